@@ -32,6 +32,8 @@ WHOLE_MAX = 1 << 40  # larger whole numbers size nothing
 VOCABULARY_MAX = 1 << 22
 WIDTH_MAX = 1 << 20
 NAME = re.compile(r"_?[A-Za-z][A-Za-z0-9_]{0,63}")
+INNER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]{0,63}")
+"""In a table; some have one for each layer, under its number. Nothing there is private."""
 WORDS = re.compile(r"[A-Za-z0-9_.+*|,;=()\[\] -]{0,1000}")
 """Kinds and patterns of layers; a name of a file, a site or a kernel has other characters."""
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -54,9 +56,10 @@ DROPPED = frozenset(
     }
 )
 """What says nothing about computing the scores."""
+CODE_PLACES = "auto_map"
 CODE = {
-    "auto_map": "its code is not part of transformers, and no code is fetched: take auto_map out "
-    "if transformers has this model_type itself, or install its code as a package",
+    CODE_PLACES: "its code is not part of transformers, and no code is fetched: a newer "
+    "transformers may have this model_type; else install its code as a package",
     "quantization_config": "its weights are quantized, and such weights do not train",
     "text_config": "it is a model of more than text: take the config.json of its text part",
     "vision_config": "it is a model of more than text: take the config.json of its text part",
@@ -133,8 +136,9 @@ def _values(value: object, depth: int, key: str = "") -> Iterator[tuple[str, obj
     if isinstance(value, dict):
         if depth > DEPTH_MAX:
             raise ValueError(f"the model's config has tables more than {DEPTH_MAX} deep")
+        names = NAME if depth == 1 else INNER_NAME
         for name, inner in value.items():
-            if not NAME.fullmatch(name):
+            if not names.fullmatch(name):
                 raise ValueError(f"the model's config has the key {name!r}, which is no name")
             yield from _values(inner, depth + 1, name)
     elif isinstance(value, list):
@@ -218,13 +222,17 @@ def requirement() -> str:
 
 
 def settings_of_class(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config without private names that its class does not declare: the library reads none.
+    """What the library's own class reads of a config.
 
-    OPT's `_remove_final_layer_norm` is one that it does.
+    Of private names it reads those that it declares, such as OPT's `_remove_final_layer_norm`. Code
+    that a config names beside it is for versions that lacked the class.
     """
-    private = _private_settings(str(config.get("model_type")))
+    kind = str(config.get("model_type"))
+    private, there = _private_settings(kind), kind in library().CONFIG_MAPPING
     return {
-        key: value for key, value in config.items() if not key.startswith("_") or key in private
+        key: value
+        for key, value in config.items()
+        if (not key.startswith("_") or key in private) and not (there and key == CODE_PLACES)
     }
 
 

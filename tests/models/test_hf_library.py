@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.models.hf_library import chances, config_text, read_config
+from p2pswarm.models.hf_library import (
+    DROPPED,
+    chances,
+    config_text,
+    library,
+    library_module,
+    read_config,
+    settings_of_class,
+)
 from p2pswarm.settings.config import CONFIG_BYTES_MAX
 
 NAMES = st.from_regex(r"[a-z][a-z_]{0,9}", fullmatch=True).filter(
@@ -72,6 +80,44 @@ def test_what_no_code_can_read_stays_at_home():
     assert read_config(config_text(config)) == {"model_type": "llama"}
 
 
+REFUSES_ITS_OWN_DEFAULTS = "gemma4_assistant"
+
+
+def lost_of_default_config(kind, folder):
+    """What of the config that the library writes for a kind of model does not arrive."""
+    default = library().AutoConfig.for_model(kind)
+    default.save_pretrained(folder)
+    written = json.loads((folder / "config.json").read_text())
+    values = read_config(config_text(settings_of_class(written)))
+    arrived = library().AutoConfig.for_model(values.pop("model_type"), **values).to_dict()
+    there = {key: value for key, value in default.to_dict().items() if key not in DROPPED}
+    return [key for key, value in there.items() if arrived.get(key) != value]
+
+
+@pytest.mark.parametrize(
+    "kind", ["granitemoehybrid", "gpt_neo", "llama4_text", "mamba2", "nemotron_h", "opt"]
+)
+def test_what_the_library_writes_of_a_config_arrives_as_it_is(kind, tmp_path):
+    assert lost_of_default_config(kind, tmp_path) == []
+
+
+@pytest.mark.full
+def test_the_config_of_every_language_model_of_the_library_arrives_as_it_is(tmp_path):
+    kinds = library_module("models.auto.modeling_auto").MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    odd = {}
+    for kind in sorted(kinds.keys() - {REFUSES_ITS_OWN_DEFAULTS}):
+        try:
+            if lost := lost_of_default_config(kind, tmp_path):
+                odd[kind] = lost
+        except ValueError as error:
+            odd[kind] = str(error)
+
+    more_than_text = {kind for kind, said in odd.items() if "more than text" in said}
+    assert len(kinds) > 8 * len(more_than_text)
+    assert odd.keys() - more_than_text <= {"doge", "moshi"}
+    assert odd["doge"].endswith("num_experts is 16384, not 0 to 4096")
+
+
 def test_names_of_files_and_programs_stay_at_home():
     config = {"model_type": "llama", "_name_or_path": "/home/me", "torch_dtype": "bfloat16"}
 
@@ -88,6 +134,8 @@ def test_names_of_files_and_programs_stay_at_home():
         (text_of(quantization_config={"bits": 4}), "do not train"),
         (text_of(text_config={"a": 1}), "more than text"),
         (text_of(__class__="someone"), "which is no name"),
+        (text_of(a={"_attn_implementation_internal": "sdpa"}), "which is no name"),
+        (text_of(a={"b-c": 1}), "which is no name"),
         (text_of(attn="someone/kernel"), "more than plain words"),
         (text_of(attn="https:site"), "more than plain words"),
         (text_of(num_hidden_layers=10**6), "num_hidden_layers is 1000000, not 1 to 1000"),

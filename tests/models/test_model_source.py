@@ -98,6 +98,16 @@ def test_what_is_private_travels_if_the_models_class_declares_it(tmp_path):
     assert not any("decoder.final_layer_norm" in name for name in names)
 
 
+def test_code_that_stands_beside_a_class_of_the_library_is_not_asked_for(tmp_path):
+    """Phi-3.5 names files of its repository, and the library has its class by now."""
+    code = {"auto_map": {"AutoModelForCausalLM": "modeling_llama.LlamaForCausalLM"}}
+
+    run = resolved(run_of(tmp_path, CONFIG | code))
+
+    assert "auto_map" not in run.model.config
+    check_model(run)
+
+
 def test_a_strangers_private_setting_is_refused(tmp_path):
     run = resolved(run_of(tmp_path, CONFIG))
     values = json.loads(run.model.config) | {"_attn_implementation_internal": "sdpa"}
@@ -132,7 +142,10 @@ def test_a_manifest_names_no_folder_of_ours(tmp_path, model):
         ("{", "is not JSON"),
         ("[]", "no table of settings"),
         ("{}" + " " * FILE_BYTES_MAX, "it is no config of a model"),
-        (CONFIG | {"auto_map": {"AutoConfig": "x"}}, "no code is fetched: take auto_map out"),
+        (
+            CONFIG | {"model_type": "theirs", "auto_map": {"AutoConfig": "x"}},
+            "no code is fetched: a newer transformers may have this model_type",
+        ),
         (CONFIG | {"vocab_size": 255}, "no room for the 256 of text as bytes"),
         (CONFIG | {"hidden_size": 18, "num_attention_heads": 4}, "the config of llama is refused"),
         (CONFIG | {"model_type": "bert"}, "is no model|is no causal|cannot be cut"),
