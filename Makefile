@@ -51,6 +51,7 @@ test: $(STAMP)
 test-all: $(STAMP)
 	$(BIN)/tox run -e types,lint,docs,coverage,labs $(ARGS)
 	$(MAKE) chaos SEEDS=0:300
+	$(MAKE) chaos SEEDS=0:300 ARGS=--aimed
 	$(MAKE) fuzz INPUTS=20000
 
 chaos: $(STAMP)

@@ -17,9 +17,11 @@ the times under attack have its own cost in them. The exit status is 1 if a limi
 import argparse
 import asyncio
 import contextlib
+import ipaddress
 import itertools
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -27,12 +29,18 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, astuple, dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
 import attacks
 import proc
 from attacks import Announce, raise_limits
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from results import command_line, write_json
 
 from p2pswarm.base.errors import SwarmError
@@ -43,6 +51,7 @@ from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.os.sockets import SocketNet
+from p2pswarm.net.os.web_net import WebNet
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 
 RECEIVE = "--receive"
@@ -54,16 +63,20 @@ DIALS_SHARE = 0.99
 SURVIVORS_SHARE = 0.95
 STORE_BYTES = 64 * MIB
 SLOW_DIAL_S = 1.0
+SLOW_WEB_DIAL_S = 2.0  # TLS and HTTP take a round trip each
 HANDSHAKES = (
     "slow-one", "slow-500", "empty-100", "empty-own", "first-messages", "garbage",
 )  # fmt: skip
+SECURE_WEB = ("tls-one", "tls-500")
+WEB = (*SECURE_WEB, "web-one", "web-500")
 LINKS = ("idle-one", "idle-1024", "unread", "bulk")
 TENSORS = ("tensors", "bombs")
 STORES = ("store-links", "store-empty", "store-large", "store-66", "hot-key")
-EVERYTHING = (*HANDSHAKES, *LINKS, *TENSORS, *STORES)
+EVERYTHING = (*HANDSHAKES, *WEB, *LINKS, *TENSORS, *STORES)
 HONEST_HOST = "127.90.9.9"
 HONEST_HOSTS = [f"127.{network}.9.9" for network in range(1, 91)]
 """Newcomers each come from a network of their own, where the attack is not from theirs."""
+LOCALHOST = ipaddress.ip_address("127.0.0.1")
 CALL_EVERY_S = 0.01
 TIMEOUT_S = 10.0
 RECORDS = 200
@@ -118,7 +131,7 @@ async def distant(at: Address, rtt_s: float, sources: Sequence[str]) -> AsyncIte
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
-        yield Address(*server.sockets[0].getsockname()[:2])
+        yield Address(*server.sockets[0].getsockname()[:2], web=at.web)
     finally:
         server.close()
         for task in list(carrying):
@@ -154,8 +167,11 @@ async def _carry(
 @contextlib.asynccontextmanager
 async def honest_rpc(identity: Identity | None = None) -> AsyncIterator[LinkRpc]:
     """A peer that cannot be dialled."""
-    endpoint = Endpoint(identity or Identity.generate(), SocketNet(), TransportConfig(), os.urandom)
-    async with endpoint, LinkRpc(endpoint) as rpc:
+    async with (
+        WebNet(SocketNet()) as net,
+        Endpoint(identity or Identity.generate(), net, TransportConfig(), os.urandom) as endpoint,
+        LinkRpc(endpoint) as rpc,
+    ):
         yield rpc
 
 
@@ -305,7 +321,8 @@ class Row:
             f"{self.did.get('failed')}": "failed" in self.did,
             "not all announcements refused": self.did.get("refused", 0)
             < self.did.get("announced", 0),
-            f"dials p99 {self.dial_p99_s:.2f} s": self.dial_p99_s > SLOW_DIAL_S,
+            f"dials p99 {self.dial_p99_s:.2f} s": self.dial_p99_s
+            > (SLOW_WEB_DIAL_S if self.attack in WEB else SLOW_DIAL_S),
         }
         self.broken = [what for what, is_so in wrong.items() if is_so]
 
@@ -322,7 +339,7 @@ class Victim:
         assert self.process.stdout is not None
         said = self.process.stdout.readline()
         port = said.split(" at ")[-1].split(",")[0].split()[0] if " at " in said else said.strip()
-        self.port = Address.parse(port).port
+        self.at = Address("127.0.0.1", Address.parse(port).port)
 
     def complaints(self) -> list[str]:
         """What the node did not expect."""
@@ -340,12 +357,47 @@ class Victim:
             self.process.wait()
 
 
-def victim(attack: str, listen: str, log: Path) -> Victim:
+def victim(attack: str, listen: str, folder: Path, log: Path) -> Victim:
     """A fresh node for one attack."""
     if attack in TENSORS:
         return Victim([sys.executable, __file__, RECEIVE], log)
     flags = ["--role", "bootstrap", "--listen", f"{listen}:0", "--log-level", "warning"]
-    return Victim([sys.executable, "-m", "p2pswarm.node", *flags], log)
+    if attack in WEB:
+        secure, port = attack in SECURE_WEB, free_port()
+        settings = folder / "node.toml"
+        proof = f'relay_certificate = "{certificate(folder)}"\n' if secure else ""
+        settings.write_text(f"[network]\nrelay_web = {port}\n{proof}")
+        flags += ["--config", str(settings)]
+    found = Victim([sys.executable, "-m", "p2pswarm.node", *flags], log)
+    if attack in WEB:
+        found.at = Address("127.0.0.1", port, web="wss" if secure else "ws")
+    return found
+
+
+def free_port() -> int:
+    """A port that nobody has now, at any address."""
+    with socket.socket() as trial:
+        trial.bind(("", 0))
+        return int(trial.getsockname()[1])
+
+
+def certificate(folder: Path) -> Path:
+    """A file with a certificate of 127.0.0.1 and its key, which this process trusts."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(LOCALHOST)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = folder / "certificate.pem"
+    plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    pem.write_bytes(made.public_bytes(Encoding.PEM) + plain)
+    os.environ["SSL_CERT_FILE"] = str(pem)
+    return pem
 
 
 @contextlib.asynccontextmanager
@@ -393,9 +445,9 @@ async def measure(attack: str, listen: str, options: argparse.Namespace, logs: P
     """One row."""
     row = Row(attack, listen)
     name = f"{attack}-{listen.strip('[]').replace(':', '_') or 'any'}"
-    node = victim(attack, listen, logs / f"{name}.node")
+    node = victim(attack, listen, logs, logs / f"{name}.node")
     try:
-        at = Address("127.0.0.1", node.port)
+        at = node.at
         sources = [HONEST_HOST] if attack == "empty-own" else HONEST_HOSTS
         async with distant(at, options.rtt, sources) as road, Honest(road, at) as honest:
             records = await storing(at) if attack in STORES else None

@@ -15,6 +15,7 @@ import os
 import random
 import resource
 import socket
+import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -368,6 +369,67 @@ async def connections(
     return {"per second": round(rate.done / (loop.time() - begun_s)), "refused": refused}
 
 
+def client_hello() -> bytes:
+    """The first bytes of a TLS handshake."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(
+            incoming, outgoing, server_hostname="x"
+        ).do_handshake()
+    return outgoing.read()
+
+
+UPGRADE = (
+    b"GET /p2pswarm HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
+)
+HALF_OPEN = 5000
+COMES_BACK_S = 5.0
+
+
+async def half_open(strike: Strike, sources: list[str], words: list[bytes]) -> Figures:
+    """5,000 connections that begin in one of several ways, and go on in none; each comes back.
+
+    Each reads what it is answered, and says nothing more.
+    """
+    hung_up = refused = 0
+    until_s = strike.ready()
+    loop = asyncio.get_running_loop()
+
+    async def hold(number: int) -> None:
+        nonlocal hung_up, refused
+        await asyncio.sleep(COMES_BACK_S * number / HALF_OPEN)
+        while True:
+            try:
+                sock = await connected(strike.at, sources[number % len(sources)])
+                with contextlib.closing(sock):
+                    await loop.sock_sendall(sock, words[number % len(words)])
+                    while await loop.sock_recv(sock, READ_BYTES):
+                        pass
+                hung_up += 1
+            except OSError:
+                refused += 1
+            await asyncio.sleep(COMES_BACK_S)
+
+    async with asyncio.TaskGroup() as tasks:
+        holding = [tasks.create_task(hold(number)) for number in range(HALF_OPEN)]
+        await asyncio.sleep(max(until_s - loop.time(), 0))
+        for each in holding:
+            each.cancel()
+    return {"hung up": hung_up, "refused or reset": refused}
+
+
+def half_open_tls(strike: Strike, sources: list[str]) -> Awaitable[Figures]:
+    """Nothing, the beginning of a first message, or a whole one: then silence."""
+    hello = client_hello()
+    return half_open(strike, sources, [b"", hello[:60], hello])
+
+
+def silent_web(strike: Strike, sources: list[str]) -> Awaitable[Figures]:
+    """WebSockets that say nothing."""
+    return half_open(strike, sources, [UPGRADE])
+
+
 def garbage() -> bytes:
     """What is no handshake, or begins like one."""
     start = random.choice([b"", b"PSW2", b"PSW2\1", HELLO.raw, JOIN.magic, b"GET / HTTP/1.1\r\n"])
@@ -542,6 +604,10 @@ ATTACKS: dict[str, Callable[[Strike], Awaitable[Figures]]] = {
     "empty-own": lambda s: connections(s, [s.honest], 200, bytes),
     "first-messages": lambda s: connections(s, hosts(500), 4000, first_message),
     "garbage": lambda s: connections(s, hosts(100), 300, garbage),
+    "tls-one": lambda s: half_open_tls(s, [OWN_HOST]),
+    "tls-500": lambda s: half_open_tls(s, hosts(500)),
+    "web-one": lambda s: silent_web(s, [OWN_HOST]),
+    "web-500": lambda s: silent_web(s, hosts(500)),
     "idle-one": lambda s: idle_links(s, 1),
     "idle-1024": lambda s: idle_links(s, 1024),
     "unread": unread_replies,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from p2pswarm.data.sources import files_of
 from p2pswarm.data.text_files import load_corpus
 from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.reference import ReferenceTrainer
@@ -33,8 +34,7 @@ def main() -> None:
     run, batch, train = resolved(config.run), config.run.batch, config.train
     assert train.data is not None, "the settings name a text"
     corpus = load_corpus(
-        train.data,
-        suffixes=train.suffixes,
+        files_of(train.data, train.suffixes),
         held_out_share=train.held_out_share,
         seed=run.seed,
         shape=(batch.rows, run.model.sequence_length),

@@ -28,7 +28,7 @@ from p2pswarm.net.os.base import BulkPipe, Connection
 from p2pswarm.net.os.event_loop import new_loop
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.net.os.web_net import WebNet
-from p2pswarm.net.os.web_socket import WebListener
+from p2pswarm.net.os.web_socket import WebUpgrade
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.reach.relay.circuit_net import CircuitNet
 from p2pswarm.reach.relay.relay import Relay, RelayRates
@@ -95,12 +95,13 @@ async def relay_process(rate_mb_s: float) -> None:
         Endpoint(Identity.generate(), SocketNet(), TransportConfig(), os.urandom) as endpoint,
         LinkRpc(endpoint) as rpc,
         Relay(endpoint, rpc, os.urandom, None, rates),
-        WebListener(LOOPBACK, endpoint.accept) as listener,
+        WebUpgrade() as upgrade,
     ):
         at = await endpoint.listen(LOOPBACK)
+        web = await endpoint.listen(LOOPBACK, upgrade)
 
         async def addresses() -> dict[str, str]:
-            return {"tcp": str(at), "web": str(listener.address)}
+            return {"tcp": str(at), "web": f"ws://{web}"}
 
         async def used_s() -> float:
             return time.process_time()

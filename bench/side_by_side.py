@@ -14,6 +14,7 @@ import torch
 from results import command_line
 
 from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.sources import files_of
 from p2pswarm.data.text_files import load_corpus
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.run.schedule import learning_rate
@@ -57,8 +58,7 @@ def train_side_by_side(
     """Train them all, and tell the losses now and then."""
     torch.set_num_threads(options.threads)
     corpus = load_corpus(
-        options.text,
-        suffixes=tuple(options.suffixes),
+        files_of(options.text, tuple(options.suffixes)),
         held_out_share=0.1,
         seed=base_run(options).seed,
         shape=(options.rows, options.sequence_length),

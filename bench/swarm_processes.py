@@ -109,6 +109,7 @@ name = {text(self.name)}
 stages = {self.stages}
 steps = {self.steps}
 min_replicas = {self.min_replicas}
+strangers = "lead"
 emulated = {text(self.emulated)}
 precision = {text(self.precision)}
 weight_storage = {text(self.weight_storage)}

@@ -13,6 +13,7 @@ from p2pswarm.base.exception_group import cause_of
 from p2pswarm.base.version import VERSION
 from p2pswarm.commands import node, verify
 from p2pswarm.commands.arguments import OneLineParser
+from p2pswarm.commands.data import flags as data
 from p2pswarm.commands.demo import flags as demo
 from p2pswarm.commands.doctor import flags as doctor
 from p2pswarm.commands.owner import flags as closed_runs
@@ -22,7 +23,7 @@ from p2pswarm.commands.status import flags as status
 from p2pswarm.commands.weights import flags as weights
 from p2pswarm.progress.printable import printable
 
-ALL = (node, status, doctor, verify, weights, plan, simulate, closed_runs, demo)
+ALL = (node, data, status, doctor, verify, weights, plan, simulate, closed_runs, demo)
 """In the order of `--help`."""
 FAILED, UNUSABLE = 1, 2
 

@@ -37,7 +37,7 @@ trainer/coordinator
 trainer/coordinator_io node/progress
 trainer/leadership node/run
 sim node commands
-testing commands/demo commands/owner commands/status commands/weights
+testing commands/data commands/demo commands/owner commands/status commands/weights
 api commands/doctor commands/plan
 commands/simulate
 command_line
@@ -84,6 +84,7 @@ SHELL = frozenset(
         "net/os/happy_eyeballs.py",
         "net/os/interface_changes.py",
         "net/os/sockets.py",
+        "net/os/tls.py",
         "net/os/web_net.py",
         "net/os/web_socket.py",
         "net/rpc/base.py",
@@ -91,6 +92,7 @@ SHELL = frozenset(
         "net/rpc/link_rpc.py",
         "net/rpc/stream.py",
         "node/bootstrap.py",
+        "node/check.py",
         "node/shutdown.py",
         "node/process.py",
         "node/progress/output.py",
@@ -142,6 +144,7 @@ SHELL = frozenset(
         "sim/swarm_trainers.py",
         "tensors/codecs/cuda_device.py",
         "tensors/transfer.py",
+        "trainer/coordinator_io/checkpoint_donor_io.py",
         "trainer/coordinator_io/checkpoints_io.py",
         "trainer/coordinator_io/coordinator_io.py",
         "trainer/coordinator_io/dispatch.py",
@@ -154,6 +157,7 @@ SHELL = frozenset(
 """The files that may await or meet the operating system. They pump and never decide."""
 SHELL_SHARE_MAX = 0.27  # of the package's lines; it only goes down
 OUTSIDE = {
+    "base/files.py",
     "command_line.py",
     "net/os",
     "node",
@@ -187,10 +191,12 @@ LATE_IMPORTS = {
     "commands",
     "data/documents.py",
     "data/tokenizer.py",
+    "data/tokenizer_folder.py",
     "data/hub.py",
     "models/hf_library.py",
     "models/registry.py",
     "net/os/web_net.py",
+    "node/check.py",
     "node/progress/curves.py",
     "node/stack/reachability_service.py",
     "node/progress/wandb_curves.py",

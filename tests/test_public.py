@@ -304,13 +304,14 @@ async def test_invitation_that_is_none_is_named_when_the_node_enters():
             pass
 
 
-async def test_open_run_has_no_invitations(text, tmp_path):
+async def test_open_run_of_a_folder_has_invitations_to_more_than_computing(text, tmp_path):
     async with (
         ps.Node(listen=LOOPBACK, state=tmp_path / "owner") as node,
         ps.Trainer(node, tiny_run(), data=ps.data.Bytes(text)) as trainer,
     ):
-        with pytest.raises(ps.errors.Unusable, match="a run that is open to all"):
-            await trainer.invite()
+        invitation = await trainer.invite(role="train")
+
+    assert invitation.startswith("p2pswarm-invite-")
 
 
 def test_closed_run_needs_a_folder_for_its_owners_key():
@@ -387,6 +388,12 @@ def test_train_starts_what_a_run_needs_and_writes_the_weights(text, tmp_path, ca
     said = capsys.readouterr().out
     assert '"event":"ended"' in said
     assert said.endswith(f"\nweights: {path}\n")
+
+
+async def test_train_works_in_a_notebook_whose_loop_runs_already(text):
+    ended = ps.train(tiny_run(), text, device="cpu", progress="json")
+
+    assert (ended.step, ended.failed) == (2, False)
 
 
 def test_train_takes_a_tokenizer_of_more_tokens_than_two_bytes_hold(text, tmp_path, monkeypatch):

@@ -33,10 +33,11 @@ class Node:
         listen: HOST:PORT; port 0 takes any free one. Empty: every address of this host, port 4000
             or any free one.
         network: The settings of `[network]` in a settings file: a mapping or a `NetworkConfig`.
-        invite: The invitation to a closed run: its text, or a file that has it. It says where to
+        invite: The invitation of a run's owner: its text, or a file that has it. It says where to
             join, too, if `bootstrap` is empty.
         state: A folder where a trainer or a server keeps what it must know after a restart, this
-            node's key too, if `identity` names none. Its trainer may found a closed run.
+            node's key too, if `identity` names none. Its trainer keeps the owner's key there, and
+            invites.
 
     Raises:
         ValueError: A setting is not allowed; the message names it and what is.

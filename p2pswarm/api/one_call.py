@@ -12,7 +12,7 @@ from p2pswarm.api.server import Server
 from p2pswarm.api.trainer import PreparedTrainer, RunTrainer, prepared_run
 from p2pswarm.base.errors import RunEnded
 from p2pswarm.base.files import check_target
-from p2pswarm.data.text_settings import Bytes, TrainedText
+from p2pswarm.data.text_settings import TrainedText, text_of
 from p2pswarm.net.os.event_loop import run as run_loop
 from p2pswarm.node.progress.output import output, write_line
 from p2pswarm.node.roles import role_module
@@ -34,11 +34,12 @@ def train(
     device: str = "auto",
     progress: str = "auto",
 ) -> Ended:
-    """Train a run to its end, and print its progress; for scripts without an event loop.
+    """Train a run to its end, and print its progress; for scripts and notebooks.
 
     Without `bootstrap` the run is trained in this process alone: it starts the servers that the
     run needs (`stages` times `min_replicas` of them), and all traffic stays on the loopback
     address. With `bootstrap` this process is a trainer of that swarm and waits for servers.
+    In a notebook, whose event loop runs already, the run has a thread of its own.
 
     Args:
         run: What to train.
@@ -61,7 +62,7 @@ def train(
     from_values(TrainConfig, {"progress": progress}, "train")
     if weights is not None:
         check_target(Path(weights))
-    text = Bytes(data) if isinstance(data, str | Path) else data
+    text = text_of(data)
     if not bootstrap:
         serve = from_values(ServeConfig, {"device": device}, "serve")
         role_module("stage").chosen_device(serve)
@@ -102,14 +103,16 @@ async def _train_on(
     node: Node, run: Run, make: MakeTrainer, weights: str | Path | None, progress: str
 ) -> Ended:
     ended, written = None, None
-    with output(progress, run.config.steps, f"run {run.name}") as tell:
-        async with make(node) as trainer:
-            async for event in trainer:
-                tell(event)
-                if isinstance(event, Ended):
-                    ended = event
-                    if weights is not None and not event.failed:
-                        written = await trainer.save(weights)
+    async with (
+        output(progress, run.config.steps, f"run {run.name}") as tell,
+        make(node) as trainer,
+    ):
+        async for event in trainer:
+            tell(event)
+            if isinstance(event, Ended):
+                ended = event
+                if weights is not None and not event.failed:
+                    written = await trainer.save(weights)
     assert ended is not None, "the last event of a run is Ended"
     if written is not None:
         write_line(f"weights: {written}")  # it may be another place than was asked for

@@ -38,8 +38,10 @@ class RunSettings(TypedDict, total=False):
     """Action when no server holds a stage's weights: "wait" for one that does, or "end"."""
     rewind_after_s: float
     """Time that "rewind" waits; it needs checkpoints, so a settings file."""
+    strangers: str
+    """What peers may do that are not invited: "compute", or also "lead" (docs/closed_runs.md)."""
     owner: str
-    """The public key of the owner, in hexadecimal, if the run is closed (docs/closed_runs.md)."""
+    """The public key of the owner, in hexadecimal, who invites (docs/closed_runs.md)."""
     precision: str
     """Precision of the blocks: "full", the model's dtype, or "bf16" (docs/precision.md)."""
     weight_storage: str

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from p2pswarm.api.node import Node, load_role
-from p2pswarm.node.run.discovery import find_run
 from p2pswarm.node.shutdown import LeaveRequest
 from p2pswarm.settings.config import ServeConfig
 from p2pswarm.settings.parser import from_values
@@ -71,12 +70,14 @@ class Server:
     async def serve(self) -> str:
         """Wait for the run, serve it until it ends or `leave` is called, and return the reason.
 
-        A trainer that is gone is looked for until `leave` is called, or until a trainer of another
-        run of this name is found. If this call is cancelled, the server ends as in a crash: others
-        replay what it had counted in the step.
+        A run that cannot be served here is passed over, and another one waited for, unless the node
+        is invited to it. A trainer that is gone is looked for until `leave` is called, or until a
+        trainer of another run of this name is found. If this call is cancelled, the server ends as
+        in a crash: others replay what it had counted in the step.
 
         Raises:
-            p2pswarm.base.errors.Unusable: Torch has no such device.
+            p2pswarm.base.errors.Unusable: Torch has no such device, or the run that the node is
+                invited to cannot be served here.
         """
         stack = self._node.stack
         settings = dataclasses.replace(stack.config, serve=self._serve)
@@ -84,23 +85,18 @@ class Server:
         role = await load_role("stage")
         device = role.chosen_device(self._serve)
         choice = role.run_choice(settings, stack.identity.peer_id)
-        offer = await role.unless(self._leaving, find_run(stack, choice, log.info))
-        if offer is None:
-            return LEFT
         threads = role.StageThreads()
         try:
-            async with (
-                role.run_calls(stack, offer.identity, log.info) as rpc,
-                role.run_directory(stack, rpc, offer.run),
-            ):
-                self._server = role.stage_server(stack, offer, threads, device, rpc, log.info)
-                reason: str = await role.serve_run(
-                    stack, choice, self._server, offer, self._leaving, log.info
-                )
+            served = await role.serve_next(
+                stack, choice, threads, device, self._leaving, log.info, self._begins
+            )
         finally:
             threads.close()
-        return reason
+        return served.reason if served is not None else LEFT
 
     def leave(self) -> None:
         """Leave the run after the step, or after 3 s at most; then `serve` returns."""
         self._leaving.set()
+
+    def _begins(self, server: Any) -> None:
+        self._server = server

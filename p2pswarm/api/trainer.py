@@ -40,7 +40,7 @@ class RunTrainer:
         closed: Only who is invited takes part (`invite`); the owner's key is kept in the node's
             `state`. A run that is there already goes on as it is.
         standby: Found no run: stand by for one of the same settings and text that another trainer
-            has founded, and lead it when needed. For a closed one the node has an invitation.
+            has founded, and lead it when needed. The node has an invitation, unless strangers lead.
 
     Raises:
         ValueError: A setting of `data` is not allowed, or a node without `state` is to found a
@@ -123,7 +123,7 @@ class RunTrainer:
         uses: int = 0,
         peer: str = "",
     ) -> str:
-        """Sign an invitation to this run, which was founded with `closed`, inside the block.
+        """Sign an invitation to this run, which a node with `state` has founded; inside the block.
 
         Args:
             name: Under which `p2pswarm revoke` and `renew` find it; empty: any that is free.
@@ -137,7 +137,7 @@ class RunTrainer:
 
         Raises:
             ValueError: There is no such role, or `for_s` or `uses` is out of its limits.
-            p2pswarm.base.errors.Unusable: The run is open, or its owner's key is not here.
+            p2pswarm.base.errors.Unusable: The run has no owner, or its owner's key is not here.
         """
         check_asked(role, uses)
         return await asyncio.to_thread(

@@ -127,6 +127,15 @@ class OtherCheckpoint(Unusable):
     """A checkpoint is of another run, model, text or program: name the right one."""
 
 
+def missing_extra(what: str, extra: str) -> Unusable:
+    """The error where a library of an extra of ours is missing: `what` needs which.
+
+    The extras are installed from a clone: the name p2pswarm is on no index, where a stranger could
+    take it.
+    """
+    return Unusable(f"{what}: pip install '.[{extra}]' in the clone of p2pswarm")
+
+
 def one_line(error: BaseException, chars_max: int | None = None) -> str:
     """Return what an error of others' code says, as a part of one of our lines; never empty."""
     return " ".join(str(error).split())[:chars_max] or type(error).__name__

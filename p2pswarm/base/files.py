@@ -4,9 +4,17 @@ While a run lasts, a disk may fill up or a folder may be deleted. So `check_targ
 before the run, with the space that the file will need. `write_target` writes it at the end. If the
 path can no longer be written, it takes another name in the same folder, or else the folder for
 temporary files. A file that is there is kept, and ours gets another name.
+
+What has to outlive a crash of the machine is on the disk before its name is, and then its name is,
+too.
+
+A program reads the file that it named, and no other. What it asks for by a flag such as `--json`,
+`write_answer` writes there, or refuses.
 """
 
+import errno
 import itertools
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -15,7 +23,71 @@ from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
 
+POINTERS = {b"version https://git-lfs.github.com/spec/": "git lfs pull"} | {
+    b"/annex/objects/": "git annex get"
+}
+"""How a file begins in a clone that lacks its large files, and what brings them."""
+POINTER_BYTES = max(map(len, POINTERS))
 BESIDE = ".part"  # added to the name of a file that is not complete yet
+PRIVATE = 0o600
+"""The mode of a file that its owner alone may read: keys, and what a closed run is about."""
+CAN_SYNC_FOLDERS = os.name == "posix"  # Windows does it by itself
+CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # some networks' folders, or unreadable
+
+
+def private_opener(path: str, flags: int) -> int:
+    """For `open`: a file that is made is its owner's alone, whatever the umask."""
+    return os.open(path, flags, PRIVATE)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk, where its file system can be asked for that."""
+    if not CAN_SYNC_FOLDERS:
+        return
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in CANNOT_SYNC:
+            raise
+
+
+def sync_files(folder: Path) -> None:
+    """Have all files of a folder on the disk, and their names."""
+    for file in folder.iterdir():
+        _sync_file(file)
+    sync_folder(folder)
+
+
+def write_durably(file: Path, data: bytes, mode: int = PRIVATE) -> None:
+    """Replace a file; the new one is on the disk under its name when this returns."""
+    draft = file.with_name(f"{file.name}.new")
+    _put_new(draft, data, mode)
+    draft.replace(file)
+    sync_folder(file.parent)
+
+
+def create_durably(file: Path, data: bytes, mode: int = PRIVATE) -> None:
+    """Make a file that is whole whenever its name is there; FileExistsError if it is taken."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}.new")  # another process may make it, too
+    try:
+        _put_new(draft, data, mode)
+        _give_name(draft, file)
+    finally:
+        draft.unlink(missing_ok=True)
+    sync_folder(file.parent)
+
+
+def _put_new(draft: Path, data: bytes, mode: int) -> None:
+    draft.unlink(missing_ok=True)  # one of before a crash may have another mode
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as opened:
+        opened.write(data)
+        opened.flush()
+        os.fsync(opened.fileno())
 
 
 def read_small(path: Path, bytes_max: int, instead: str) -> bytes:
@@ -23,9 +95,27 @@ def read_small(path: Path, bytes_max: int, instead: str) -> bytes:
     try:
         if path.stat().st_size > bytes_max:
             raise Unusable(f"{path} is larger than {bytes_max:,} bytes: {instead}")
-        return path.read_bytes()
+        found = path.read_bytes()
     except OSError as error:
         raise Unusable(f"{path} cannot be read: {error.strerror}; name another file") from error
+    refuse_pointer(path, found)
+    return found
+
+
+def refuse_pointer(path: Path, head: bytes | None = None) -> None:
+    """Raise Unusable if a file's first bytes tell that it only stands for another file.
+
+    `head`: these bytes; None: they are read, if they can be.
+    """
+    if head is None:
+        try:
+            with path.open("rb") as file:
+                head = file.read(POINTER_BYTES)
+        except OSError:
+            return  # whoever reads the file tells why it cannot be read
+    for mark, remedy in POINTERS.items():
+        if head.startswith(mark):
+            raise Unusable(f"{path} stands for a file that was not fetched: run {remedy} there")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +173,24 @@ def write_text(path: Path, text: str) -> Written:
     return write_target(path, lambda place: _put(place, text), replace=True)
 
 
+def write_answer(path: Path, text: str) -> Written:
+    """Write what a program asked for to `path`, and to no other name.
+
+    A file that is there is written anew where it is: the program may have it open, or a link to it.
+    Raises Unusable if that fails, and says where the text is instead.
+    """
+    try:
+        _refuse_what_is_no_file(path)
+        if not path.exists():
+            size_bytes = _write(path, lambda place: _put(place, text), replace=False)
+            return Written(path, size_bytes, ())
+        _put(path, text)
+        return Written(path, path.stat().st_size, ())
+    except OSError as error:
+        instead = write_target(_other_name(path), lambda place: _put(place, text))
+        raise Unusable(f"{_refusal(path, error)}; it is in {instead.path}") from error
+
+
 def _put(place: Path, text: str) -> None:
     place.write_text(text, encoding="utf-8")
 
@@ -110,14 +218,21 @@ def _write(place: Path, write: Callable[[Path], None], *, replace: bool) -> int:
     try:
         beside.unlink(missing_ok=True)  # as in check_target
         write(beside)
+        _sync_file(beside)
         if replace:
             beside.replace(place)
         else:
             _give_name(beside, place)
+        sync_folder(place.parent)
     except OSError:
         beside.unlink(missing_ok=True)
         raise
     return place.stat().st_size
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb+") as written:
+        os.fsync(written.fileno())
 
 
 def _refuse_what_is_no_file(path: Path) -> None:

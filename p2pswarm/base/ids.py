@@ -114,6 +114,11 @@ class Address:
         if not host:
             raise ValueError(f"{_shown(text)} has no host, for example 203.0.113.7:4000")
         bracketed = host.startswith("[") and host.endswith("]")
+        if "," in host:
+            raise ValueError(
+                f"{_shown(text)} is several addresses: give each by itself, as a flag or an entry "
+                "of the list"
+            )
         if ":" in host and not bracketed:
             raise ValueError(f"{_shown(text)}: put an IPv6 address in brackets, [::1]:4000")
         if bracketed and not _is_ipv6(host[1:-1]):

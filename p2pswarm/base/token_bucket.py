@@ -3,6 +3,8 @@
 Source:  the generic cell rate algorithm, ITU-T I.371 (2004), annex A: a token bucket in one number.
 """
 
+import math
+
 
 class TokenBucket:
     """The uses that are left of one thing.
@@ -19,17 +21,19 @@ class TokenBucket:
         self._burst = burst
         self._paid_until_s = float("-inf")
 
-    def left(self, now_s: float) -> bool:
-        """Return whether there is a use left now."""
-        return now_s >= self.next_s()
+    def left(self, now_s: float, uses: int = 1) -> bool:
+        """Return whether there are so many uses left now."""
+        return now_s >= self.next_s(uses)
 
-    def take(self, now_s: float) -> bool:
-        """Use it once if there is a use left; return whether there was."""
-        if not self.left(now_s):
+    def take(self, now_s: float, uses: int = 1) -> bool:
+        """Use it so many times if so many uses are left; return whether they were."""
+        if not self.left(now_s, uses):
             return False
-        self._paid_until_s = max(self._paid_until_s, now_s) + self._every_s
+        self._paid_until_s = max(self._paid_until_s, now_s) + uses * self._every_s
         return True
 
-    def next_s(self) -> float:
-        """The time from which there is a use left; it may be past."""
-        return self._paid_until_s - (self._burst - 1) * self._every_s
+    def next_s(self, uses: int = 1) -> float:
+        """The time from which so many uses are left; it may be past. More than a burst: never."""
+        if uses > self._burst:
+            return math.inf
+        return self._paid_until_s - (self._burst - uses) * self._every_s

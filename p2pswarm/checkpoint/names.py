@@ -54,6 +54,11 @@ class FolderName:
     run_prefix: str
     """The first digits of the run's id."""
 
+    @property
+    def of_run(self) -> str:
+        """The part of the name that all checkpoints of its run have."""
+        return self.text.rpartition(".step-")[0]
+
     def is_of(self, run: bytes) -> bool:
         """Return whether it can be a checkpoint of this run."""
         return run.hex().startswith(self.run_prefix)

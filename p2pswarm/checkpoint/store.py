@@ -1,4 +1,4 @@
-"""Where checkpoints lie: a folder, or whatever fsspec knows, behind five calls.
+"""Where checkpoints lie: a folder, or whatever fsspec knows, behind six calls.
 
 All of them block: callers run them on a thread. Paths are FOLDER/NAME, relative to the target.
 
@@ -49,6 +49,10 @@ class CheckpointStore(Protocol):
 
     def remove(self, folder: str, names: list[str]) -> None:
         """Delete files of a folder, in this order, and the folder if it is then empty."""
+        ...
+
+    def written_s(self, path: str) -> float | None:
+        """Return when a file was written, since 1970; None if the place does not say."""
         ...
 
     def free_bytes(self) -> int | None:

@@ -8,17 +8,16 @@ import contextlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import fsspec  # type: ignore[import-untyped]
 
 from p2pswarm.base.errors import Unusable, one_line
+from p2pswarm.base.files import sync_folder
 from p2pswarm.checkpoint.names import part_name
 from p2pswarm.checkpoint.store import CheckpointStore
-
-CAN_SYNC_FOLDERS = os.name == "posix"
 
 Opener = Callable[[Path], BinaryIO]
 
@@ -58,7 +57,7 @@ class PartFile:
         os.fsync(self._file.fileno())
         self._file.close()
         give_name(self._part, self._final)
-        _sync_folder(self._final.parent)
+        sync_folder(self._final.parent)
 
     def abandon(self) -> None:
         """Remove the part."""
@@ -104,8 +103,7 @@ class LocalFolder:
         """Begin a file, and make its folder."""
         final = self._folder / path
         final.parent.mkdir(parents=True, exist_ok=True)
-        if CAN_SYNC_FOLDERS:
-            _sync_folder(self._folder)
+        sync_folder(self._folder)
         if final.exists():
             raise FileExistsError(0, "it is there already", str(final))
         return PartFile(final, self._writer, self._open_file)
@@ -117,9 +115,13 @@ class LocalFolder:
             return
         for name in names:
             (place / name).unlink(missing_ok=True)
-            _sync_folder(place)  # in this order on the disk, too
+            sync_folder(place)  # in this order on the disk, too
         if not any(place.iterdir()):
             place.rmdir()
+
+    def written_s(self, path: str) -> float:
+        """Return what the file system says."""
+        return (self._folder / path).stat().st_mtime
 
     def free_bytes(self) -> int:
         """The free space of the disk below the folder, or below where it will be."""
@@ -151,16 +153,6 @@ def give_name(part: Path, final: Path, link: Callable[[Path, Path], None] = os.l
         part.rename(final)
     else:
         part.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    if not CAN_SYNC_FOLDERS:
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 REASON_CHARS_MAX = 200  # of what a store's library says: some print a whole answer
@@ -276,6 +268,14 @@ class FsspecStore:
                 if self._files.isdir(place):
                     self._files.rmdir(place)
 
+    def written_s(self, path: str) -> float | None:
+        """Return what the file system says; some keep no times."""
+        with _as_os_error():
+            try:
+                return float(self._files.modified(self._path(path)).timestamp())
+            except NotImplementedError:
+                return None
+
     def free_bytes(self) -> None:
         """Object stores have no limit that they tell."""
         return
@@ -298,17 +298,47 @@ def _as_os_error() -> Iterator[None]:
 READER = "readonly"
 """Stands for the writer's name where nothing is written."""
 LOCAL_SCHEMES = ("file://", "local://")
+UNRESOLVED = ("/../", "/./", "::", "?", "#", "%", "\\")
+"""In a URL: parts that lead elsewhere, another file system, a query, an escape."""
 
 
 def open_store(target: str, writer: str = READER) -> CheckpointStore:
     """The store at `target`; `writer` is the short form of our peer id."""
+    folder = _folder_of(target)
+    return FsspecStore(target) if folder is None else LocalFolder(folder, writer)
+
+
+def may_use(target: str, allowed: Iterable[str]) -> bool:
+    """Return whether a target is one of those that a machine's owner allows, or lies in one.
+
+    A folder counts by where it really is: neither `..` nor a link leads out of what is allowed. Of
+    a URL nothing is resolved, so one that has something to resolve is allowed by its exact text
+    alone. Raises Unusable for a folder of a user that does not exist.
+    """
+    folder = _folder_of(target)
+    if folder is None:
+        return any(target == each or _url_below(target, each) for each in allowed)
+    real = Path(os.path.realpath(folder))
+    folders = (_folder_of(each) for each in allowed)
+    return any(real.is_relative_to(os.path.realpath(each)) for each in folders if each is not None)
+
+
+def _url_below(url: str, allowed: str) -> bool:
+    """Return whether a URL is a place below another one, and says so plainly."""
+    place, base = f"{url}/", f"{allowed.rstrip('/')}/"
+    plain = not any(mark in place for mark in UNRESOLVED)
+    return plain and "://" in allowed.rstrip("/") and place.startswith(base)
+
+
+def _folder_of(target: str) -> Path | None:
+    """The folder of this machine that a target names; None for a URL of fsspec."""
     for scheme in LOCAL_SCHEMES:
         if target.startswith(scheme):
-            return LocalFolder(Path(target.removeprefix(scheme)), writer)
+            return Path(target.removeprefix(scheme))
     if "://" in target or "::" in target:
-        return FsspecStore(target)
+        return None
     try:
-        return LocalFolder(Path(target).expanduser(), writer)
+        return Path(target).expanduser()
     except RuntimeError as error:
         raise Unusable(f"{target}: there is no such user: name another target") from error
 

@@ -1,9 +1,10 @@
 """Proves that a checkpoint is whole: every byte of every copy, against what its trainer signed.
 
-Errors:  Unusable where there is no checkpoint, or several runs have some.
+Errors:  Unusable where there is no checkpoint, or several runs have some and the place keeps no
+         times.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from p2pswarm.base.errors import BadCheckpoint, OtherCheckpoint, Unusable
@@ -17,7 +18,7 @@ from p2pswarm.checkpoint.catalogue import (
 )
 from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest, SavedStage
 from p2pswarm.checkpoint.compatibility import Wanted
-from p2pswarm.checkpoint.names import MANIFEST_NAME, is_ours
+from p2pswarm.checkpoint.names import MANIFEST_NAME, FolderName, is_ours
 from p2pswarm.checkpoint.stage_file import PieceReader, check_stage
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.targets import open_store
@@ -69,18 +70,45 @@ def _folder(store: CheckpointStore, say: Say) -> str:
         entries = store.entries()
     if MANIFEST_NAME in entries or any(is_ours(name) for name in entries):
         return ""
-    found = folders(store)
-    runs = sorted({name.text.rpartition(".step-")[0] for name in found})
+    runs: dict[str, list[FolderName]] = {}
+    for found in folders(store):
+        runs.setdefault(found.of_run, []).append(found)
+    newest = {run: name for run, names in runs.items() if (name := _finished(store, names))}
+    chosen = newest_run(store, newest) if len(newest) > 1 else next(iter(newest), None)
+    for run, names in runs.items():
+        for one in names if chosen in (run, None) else []:
+            if one == newest.get(run):
+                break
+            say(f"{one.text} is not finished: it has no {MANIFEST_NAME}")
+    if chosen is None:
+        raise Unusable(f"there is no checkpoint in {store.place}: name the folder of one")
     if len(runs) > 1:
-        raise Unusable(
-            f"{store.place} has checkpoints of {len(runs)} runs: name one, such as {found[0].text}"
+        say(
+            f"{store.place} has checkpoints of {len(runs)} runs; this is the newest of {chosen}, "
+            "which was written last: name a folder for another"
         )
-    for name in found:
-        with reading(store.place):
-            if MANIFEST_NAME in store.entries(name.text):
-                return name.text
-        say(f"{name.text} is not finished: it has no {MANIFEST_NAME}")
-    raise Unusable(f"there is no checkpoint in {store.place}: name the folder of one")
+    return newest[chosen].text
+
+
+def _finished(store: CheckpointStore, names: Iterable[FolderName]) -> FolderName | None:
+    """The first that has its manifest, which is written last."""
+    with reading(store.place):
+        return next((name for name in names if MANIFEST_NAME in store.entries(name.text)), None)
+
+
+def newest_run(store: CheckpointStore, newest: Mapping[str, FolderName]) -> str:
+    """The run whose newest checkpoint was written last: steps of two runs tell no time."""
+    with reading(store.place):
+        times_s = {
+            run: store.written_s(f"{name.text}/{MANIFEST_NAME}") for run, name in newest.items()
+        }
+    known = {run: time_s for run, time_s in times_s.items() if time_s is not None}
+    if len(known) < len(newest):
+        raise Unusable(
+            f"{store.place} has checkpoints of {len(newest)} runs, and does not say which was "
+            f"written last: name one, such as {next(iter(newest.values())).text}"
+        )
+    return max(known, key=lambda run: (known[run], run))
 
 
 def _check_stage(checkpoint: Checkpoint, stage: SavedStage, say: Say) -> bool:

@@ -15,7 +15,7 @@ from p2pswarm.settings.limits import LONG_NAME, names_fit
 
 USAGE_CODE = 2
 SEED_MAX = 2**32 - 1
-INVITE_HELP = "the invitation to a closed run: the line of p2pswarm invite, or a file that has it"
+INVITE_HELP = "the invitation of a run's owner: the line of p2pswarm invite, or a file that has it"
 DAY_S = 86_400
 TIME_UNITS = {"m": 60, "h": 3_600, "d": DAY_S, "w": 7 * DAY_S}
 LASTS_MAX_S = 3_650 * DAY_S

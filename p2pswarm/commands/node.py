@@ -7,6 +7,8 @@ Errors:  Unusable for settings that cannot be used.
 
 import argparse
 import dataclasses
+import importlib
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,18 +16,24 @@ from typing import Any, TypeVar
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.ids import PORT_MAX
+from p2pswarm.base.problems import Problems
 from p2pswarm.commands.arguments import (
     INVITE_HELP,
+    USAGE_CODE,
     Commands,
     add_bootstrap,
+    add_json,
     file_path,
     run_main,
+    say,
+    say_beside,
     whole,
 )
 from p2pswarm.commands.settings_report import check_files, report
 from p2pswarm.node.run.invitation_text import joining
 from p2pswarm.node.stack.addresses import check
-from p2pswarm.settings.config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig
+from p2pswarm.progress.printable import printable
+from p2pswarm.settings.config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig, ServeConfig
 from p2pswarm.settings.parser import load
 from p2pswarm.settings.train_config import TrainConfig
 
@@ -44,8 +52,16 @@ NODE_FLAGS = ("listen", "role", "identity", "invite", "log_level")
 TRAIN_FLAGS = ("standby", "new", "closed")
 NETWORK_FLAGS = ("announce", "relay_port", "relay_web")
 """The flags of `[network]` that have one value."""
+ROLE_TABLES = {"trainer": ("train", "run", "checkpoint"), "stage": ("serve",)}
+"""What a settings file has for one role alone."""
+THE_ROLE = {"trainer": "trainer", "stage": "server"}
+INSTEAD = {
+    "trainer": "p2pswarm train {}",
+    "stage": "p2pswarm node --config {} --bootstrap HOST:PORT",
+}
+"""The command line that a file of a role is for."""
 
-S = TypeVar("S", NodeConfig, NetworkConfig, TrainConfig)
+S = TypeVar("S", NodeConfig, NetworkConfig, ServeConfig, TrainConfig)
 
 
 def add(commands: Commands) -> None:
@@ -57,6 +73,13 @@ def add(commands: Commands) -> None:
         epilog="python -m p2pswarm.node is the same.",
     )
     node.set_defaults(main=_run, resume=None, standby=False, new=False, closed=False)
+    node.add_argument(
+        "--checkpoint-target",
+        action="append",
+        metavar="TARGET",
+        help="let the trainers of runs name this folder or URL for checkpoints; may be given "
+        "several times; default: none",
+    )
     node.add_argument(
         "--role", choices=ROLES, help="default: stage with --bootstrap, else bootstrap"
     )
@@ -77,7 +100,7 @@ def _add_train(commands: Commands) -> None:
         description=TRAIN_TEXT,
         epilog="p2pswarm node --example trainer prints a file to begin with.",
     )
-    train.set_defaults(main=_run, role="trainer", example=None)
+    train.set_defaults(main=_run, role="trainer", example=None, checkpoint_target=None)
     train.add_argument("config", type=file_path, metavar="FILE", help="the run's settings, in TOML")
     train.add_argument(
         "--resume",
@@ -127,7 +150,13 @@ def _add_node_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--invite", metavar="TEXT", help=INVITE_HELP)
     parser.add_argument("--log-level", choices=LOG_LEVELS, help="default: warning")
-    parser.add_argument("--check", action="store_true", help="say what the settings mean, and exit")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="say what the settings mean, or all that is wrong with them and with the files that "
+        "they name, and exit",
+    )
+    add_json(parser, "with --check: one JSON object, for scripts")
 
 
 def _add_relay_flags(parser: argparse.ArgumentParser) -> None:
@@ -158,12 +187,29 @@ def _run(flags: argparse.Namespace) -> int:
     """Run a node until it is done or asked to leave; or print an example or what settings mean."""
     if flags.example:
         return print_example(flags.example)
+    if flags.check:
+        return _check(flags)
+    if flags.json:
+        raise Unusable("--json is the answer of --check: add --check, or leave it out")
     config = settings_of(flags)
     check_files(config)
-    if not flags.check:
-        return run_main("node.process", config, flags.begun_s)
-    sys.stdout.write(report(config, flags.config))
-    return 0
+    return run_main("node.process", config, flags.begun_s)
+
+
+def _check(flags: argparse.Namespace) -> int:
+    """Say what the settings mean, or all that is wrong with them; nothing is begun."""
+    problems = Problems()
+    with problems.noted():
+        config = settings_of(flags)
+    found = problems.lines or importlib.import_module("p2pswarm.node.check").problems_of(config)
+    if flags.json:
+        say(json.dumps({"good": not found, "problems": found}))
+    elif not found:
+        sys.stdout.write(report(config, flags.config))
+    else:
+        for line in found:
+            say_beside(f"error: {printable(line)}")
+    return USAGE_CODE if found else 0
 
 
 def print_example(name: str) -> int:
@@ -181,6 +227,9 @@ def settings_of(flags: argparse.Namespace) -> NodeConfig:
     if flags.resume is not None:
         train["resume"] = _resumed(flags.resume, config)
     values["train"] = given(config.train, train)
+    values["serve"] = given(
+        config.serve, {"checkpoint_targets": tuple(flags.checkpoint_target or ())}
+    )
     config = given(config, values)
     network = {name: getattr(flags, name) for name in NETWORK_FLAGS}
     network["relays"] = tuple(flags.relays or ())
@@ -189,10 +238,30 @@ def settings_of(flags: argparse.Namespace) -> NodeConfig:
     if config.role == "auto":
         config = dataclasses.replace(config, role="stage" if config.bootstrap else "bootstrap")
     check(config)
+    if flags.config:
+        _check_tables(config, flags.config)
     if config.role == "trainer" and not config.train.parts:
-        raise Unusable("train.data is missing: name a text file or a folder in --config run.toml")
+        there = flags.config or "--config run.toml"
+        raise Unusable(f"train.data is missing: name a text file or a folder in {there}")
     _check_beginning(config.train)
     return config
+
+
+def _check_tables(config: NodeConfig, file: Path) -> None:
+    """Raise Unusable for a file that sets what another role reads, and nothing of this one's."""
+    default = NodeConfig()
+    there = {
+        role: [name for name in names if getattr(config, name) != getattr(default, name)]
+        for role, names in ROLE_TABLES.items()
+    }
+    if there.get(config.role):
+        return
+    for role, names in there.items():
+        if names:
+            raise Unusable(
+                f"{file}: [{names[0]}] is for a {THE_ROLE[role]}, and this node's role is "
+                f"{config.role}: {INSTEAD[role].format(file)}, or name another file"
+            )
 
 
 def _check_beginning(train: TrainConfig) -> None:

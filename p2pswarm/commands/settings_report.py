@@ -7,7 +7,7 @@ from pathlib import Path
 
 from p2pswarm.base.files import check_target
 from p2pswarm.data.sources import check_there, tokenizer_file
-from p2pswarm.run.schedule import learning_rate
+from p2pswarm.run.schedule import learning_rate, warms_on
 from p2pswarm.settings.config import (
     EMULATED,
     HF,
@@ -31,7 +31,7 @@ def check_files(config: NodeConfig) -> None:
         return
     for part in config.train.parts:
         assert part.data is not None, "a text of a mixture has it"
-        check_there(part.data)
+        check_there(part.data, config.train.suffixes)
     weights = config.train.weights
     name = config.train.tokenizer
     if name != BYTES and not trained_tokens(name) and not name.startswith(HF):
@@ -83,6 +83,9 @@ def _run_rows(run: RunConfig) -> list[Row]:
         f"{batch.microbatches} microbatches of {batch.rows} sequences of {model.sequence_length}"
     )
     last_step = rate.decay_steps or run.steps
+    warmup = f"{rate.warmup_steps} steps"
+    if warms_on(run):
+        warmup += " (more than the run has, so it is never reached)"
     last = f"{learning_rate(run, last_step):g} at step {last_step}, {rate.schedule}"
     if run.start == "pretrained" and rate.learning_rate > FINE_TUNING_RATE_MAX:
         last += "; so high a rate spoils pretrained weights, 2e-5 is usual"
@@ -95,7 +98,7 @@ def _run_rows(run: RunConfig) -> list[Row]:
         ("run", f"{run.name!r}, {kind}{cut}"),
         ("model", f"{made}, {model.dtype}{computed}"),
         ("steps", f"{run.steps} of {tokens:,} tokens: {shape}"),
-        ("learning rate", f"{rate.learning_rate:g} after {rate.warmup_steps} steps, {last}"),
+        ("learning rate", f"{rate.learning_rate:g} after {warmup}, {last}"),
     ]
 
 

@@ -3,19 +3,25 @@
 One batch of rows is in memory at a time. pyarrow is loaded when a file needs it.
 """
 
+import codecs
 import difflib
 import importlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from p2pswarm.base.errors import Unusable, one_line
+from p2pswarm.base.errors import Unusable, missing_extra, one_line
 from p2pswarm.data.corpus import Corpus
-from p2pswarm.data.sources import JSON_LINES, PARQUET
-from p2pswarm.data.token_file import PreparedDocument, is_held_out_document, stored_texts
+from p2pswarm.data.held_out import is_held_out_document
+from p2pswarm.data.sources import ARROW, PARQUET
+from p2pswarm.data.token_file import PreparedDocument, stored_texts
 from p2pswarm.settings.train_config import TrainConfig
+
+log = logging.getLogger(__name__)
 
 REASON_CHARS_MAX = 200  # of what pyarrow says
 LINE_BYTES_MAX = 64 << 20  # a line is held in memory a few times over; a book has 1 MB
@@ -25,21 +31,35 @@ NAMES_SHOWN = 8
 INSTEAD = "remove or mend it"
 
 
-def documents(file: Path, field: str, *, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
-    """The text of each row of a file, in UTF-8; empty ones are passed over."""
-    if file.suffix in JSON_LINES:
-        rows = _json_lines(file, field, line_bytes_max)
-    elif file.suffix in PARQUET:
+@dataclass(slots=True)
+class RowTally:
+    """Rows that were read."""
+
+    rows: int = 0
+    empty: int = 0
+
+
+def documents(
+    file: Path, field: str, tally: RowTally | None = None, *, line_bytes_max: int = LINE_BYTES_MAX
+) -> Iterator[bytes]:
+    """The text of each row of a file, in UTF-8; empty ones are passed over, and counted."""
+    tally = tally or RowTally()
+    ending = file.suffix.lower()
+    if ending in PARQUET:
         rows = _columns(file, field, _parquet_batches)
-    else:
+    elif ending in ARROW:
         rows = _columns(file, field, _arrow_batches)
-    number = 0
+    else:
+        rows = _json_lines(file, field, line_bytes_max)
+    number, halves = 0, HalfCharacters(file)
     try:
         for number, text in rows:
             if not isinstance(text, str):
                 raise _no_text(file, f"row {number}", field)
+            tally.rows += 1
+            tally.empty += not text
             if text:
-                yield text.encode("utf-8", "replace")  # JSON can carry halves of surrogate pairs
+                yield halves.encoded(text)
     except OSError as error:
         reason = error.strerror or one_line(error, REASON_CHARS_MAX)
         raise Unusable(f"{file}: cannot be read, mend or remove it: {reason}") from error
@@ -57,12 +77,32 @@ def _json_lines(file: Path, field: str, bytes_max: int) -> Iterator[tuple[int, o
                 yield number, _field_of(line, file, field, f"row {number}")
 
 
-def text_of_line(line: bytes, file: Path, field: str, row: str) -> bytes:
-    """The document of a line of JSON, in UTF-8; Unusable, which names the `row`, without one."""
+def text_of_line(line: bytes, file: Path, field: str, row: str) -> str:
+    """The document of a line of JSON; Unusable, which names the `row`, without one."""
     text = _field_of(line, file, field, row)
     if not isinstance(text, str):
         raise _no_text(file, row, field)
-    return text.encode("utf-8", "replace")
+    return text
+
+
+class HalfCharacters:
+    """Says once that halves of surrogate pairs, which JSON can carry, become question marks."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._told = file, False
+
+    def encoded(self, text: str) -> bytes:
+        """A text in UTF-8."""
+        try:
+            return text.encode()
+        except UnicodeEncodeError as error:
+            if not self._told:
+                half = f"\\u{ord(text[error.start]):04x}"
+                log.warning(
+                    "%s: %s is half a character: such become question marks", self._file, half
+                )
+                self._told = True
+            return text.encode("utf-8", "replace")
 
 
 def _no_text(file: Path, row: str, field: str) -> Unusable:
@@ -73,18 +113,38 @@ def _no_text(file: Path, row: str, field: str) -> Unusable:
 
 def _field_of(line: bytes, file: Path, field: str, row: str) -> object:
     try:
-        found = json.loads(line)
+        read = line.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
         raise Unusable(f"{file}: {row}: not UTF-8: write the file in UTF-8") from error
+    if "\0" in read:  # JSON writes one as \u0000
+        raise Unusable(
+            f"{file}: {row}: has NUL bytes, as a file that a crash cut short, or UTF-16: remove "
+            "the row, or write the file in UTF-8"
+        )
+    try:
+        found = json.loads(read)
     except (ValueError, RecursionError) as error:
-        is_array = line.strip().startswith(b"[")
+        is_array = read.strip().startswith("[")
         remedy = "it is one array: write an object a line" if is_array else INSTEAD
         raise Unusable(f"{file}: {row}: not JSON: {remedy}") from error
     if not isinstance(found, dict):
         raise Unusable(f'{file}: {row}: not an object such as {{"text": "..."}}')
     if field not in found:
         raise _no_field(file, field, found)
+    if read.count(json.dumps(field)) > 1 and _is_twice(read, field):
+        raise Unusable(f"{file}: {row}: has two fields {field!r}: remove one of them")
     return found[field]
+
+
+def _is_twice(read: str, field: str) -> bool:
+    """Return whether an object has a name twice: the last one would be taken."""
+    pairs = list[tuple[str, object]]()
+
+    def keep(found: list[tuple[str, object]]) -> None:
+        pairs[:] = found  # that of the outermost object comes last
+
+    json.loads(read, object_pairs_hook=keep)
+    return sum(name == field for name, _ in pairs) > 1
 
 
 def _columns(
@@ -144,6 +204,8 @@ def require_field(file: Path, field: str, names: list[str]) -> None:
     """Unusable, with the nearest name, if a file has no such field."""
     if field not in names:
         raise _no_field(file, field, names)
+    if names.count(field) > 1:
+        raise Unusable(f"{file}: has two columns {field!r}: give one of them another name")
 
 
 def _no_field(file: Path, field: str, there: Iterable[str]) -> Unusable:
@@ -161,16 +223,14 @@ def pyarrow_part(part: str) -> ModuleType:
     try:
         return importlib.import_module(f"pyarrow.{part}")
     except ImportError as error:
-        raise Unusable(
-            "parquet and arrow files need pyarrow: pip install 'p2pswarm[data]'"
-        ) from error
+        raise missing_extra("parquet and arrow files need pyarrow", "data") from error
 
 
 SEPARATOR = b"\n"
 
 
 def load_documents(
-    train: TrainConfig, files: list[Path], *, cache: Path, seed: int, shape: tuple[int, int]
+    train: TrainConfig, files: Sequence[Path], *, cache: Path, seed: int, shape: tuple[int, int]
 ) -> Corpus:
     """The corpus of `files`, which `train.data` means, prepared on disk once.
 
@@ -194,7 +254,10 @@ def load_documents(
     return Corpus(learnt, held_out, len(files), seed, rows, sequence_length)
 
 
-def all_documents(files: list[Path], field: str) -> Iterator[bytes]:
+def all_documents(files: Iterable[Path], field: str) -> Iterator[bytes]:
     """The documents of all files, in their order."""
+    tally = RowTally()
     for file in files:
-        yield from documents(file, field)
+        yield from documents(file, field, tally)
+    if tally.empty:
+        log.warning("%d of %d rows have an empty %s: passed over", tally.empty, tally.rows, field)

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from p2pswarm.base.errors import Unusable, one_line
+from p2pswarm.base.errors import Unusable, missing_extra, one_line
 from p2pswarm.settings.limits import COMMIT, hub_name
 
 LIBRARY = "huggingface_hub"
@@ -178,9 +178,7 @@ def library() -> ModuleType:
     try:
         found = importlib.import_module(LIBRARY)
     except ImportError as error:
-        raise Unusable("a name of the hub needs huggingface_hub: pip install 'p2pswarm[hf]'") from (
-            error
-        )
+        raise missing_extra("a name of the hub needs huggingface_hub", "hf") from error
     for part in ("errors", "utils"):
         importlib.import_module(f"{LIBRARY}.{part}")
     found.utils.logging.set_verbosity_error()  # what fails is told by us, in one line

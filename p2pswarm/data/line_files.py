@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.documents import LINE_BYTES_MAX, documents, text_of_line
+from p2pswarm.data.documents import LINE_BYTES_MAX, HalfCharacters, documents, text_of_line
 from p2pswarm.data.immutable_files import BLOCK_BYTES, ImmutableFiles
 from p2pswarm.data.rows import TextBatch
 
@@ -29,6 +29,7 @@ class LineFiles:
         self.files, self._field = ImmutableFiles(paths), field
         self.groups: Sequence[int] = ()
         self._told = False
+        self._halves = HalfCharacters(paths[0])
 
     def __len__(self) -> int:
         return self.files.begins[-1]
@@ -68,12 +69,13 @@ class LineFiles:
         if not line.strip():
             return b""
         try:
-            return text_of_line(line, path, self._field, f"the row at byte {begin:,}")
+            text = text_of_line(line, path, self._field, f"the row at byte {begin:,}")
         except Unusable as reason:
             if not self._told:
                 log.warning("%s: it is passed over, and so are others like it", reason)
                 self._told = True
             return b""
+        return self._halves.encoded(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Tokens, stable_hash
+from p2pswarm.data.held_out import FOLLOWING, FOLLOWING_MAX, LINE
 from p2pswarm.data.tokenizer import Tokenizer
 
 PART_BYTES = 1 << 20  # of a document, tokenised at once
-LINE = b"\n"
-FOLLOWING_MAX = 3  # bytes of a character after its first, in UTF-8 (RFC 3629)
-FOLLOWING = range(0x80, 0xC0)
 
 
 def end_of(tokenizer: Tokenizer | None) -> Tokens:

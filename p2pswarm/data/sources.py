@@ -1,20 +1,29 @@
 """The files that `train.data` and `train.tokenizer` mean, and those whose rows are documents.
 
-Errors:  Unusable when nothing is there, or for a mixture of files with and without rows.
+What a text means is never guessed in silence: a folder that holds rows is refused with the pattern
+that names them, and what is passed over, or read otherwise than its name tells, is a line before
+the run.
+
+Units:   bytes.
+Errors:  Unusable when nothing is there, for files with and without rows together, and for a file
+         that only stands for another, as those of Git LFS do.
 """
 
+import codecs
 import fnmatch
-import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.files import read_small
+from p2pswarm.base.files import read_small, refuse_pointer
 
-JSON_LINES = frozenset({".jsonl", ".ndjson"})
+JSON = ".json"
+JSON_LINES = frozenset({".jsonl", ".ndjson", ".jsonlines"})
 PARQUET = frozenset({".parquet"})
 ARROW = frozenset({".arrow"})
+TABLES = frozenset({".csv", ".tsv"})
 ROWS = JSON_LINES | PARQUET | ARROW
 COMPRESSED = frozenset({".gz", ".zst", ".bz2", ".xz", ".zip", ".lz4"})
 DATASET_STATE = "state.json"  # `save_to_disk` of Hugging Face datasets writes it beside the arrows
@@ -22,16 +31,31 @@ DATASET_DICT = "dataset_dict.json"  # it writes this one above a folder for each
 STATE_BYTES_MAX = 16 << 20  # a name for each shard
 TOKENIZER_FILE = "tokenizer.json"
 WILDCARDS = frozenset("*?[")
+BRACKET = frozenset("[")
 ANY_FOLDERS = "**"
+SKIPPED = frozenset({"__pycache__", "site-packages", "node_modules"})  # not the user's own text
+HIDDEN, OWN, EMPTY = "hidden", "of a program's own folders", "empty"
+CUSTOMARY = frozenset({HIDDEN, OWN, EMPTY})
+"""Why something is passed over that nobody takes for text."""
+PROBE_BYTES = 8192  # a file with a NUL in its first bytes is not text; git reads as many
+WIDE = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32"} | {
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+"""How a file begins that no program here reads; the longer marks come first."""
+CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\f\r")  # no text has them
+ENDINGS_SHOWN = 8
+LINE_PROBE_BYTES = 1 << 20  # of a line of JSON, to tell whether it is an object
+FOLDER_LINES_MIN = 2  # objects in a .json of a folder, where one alone may be a program's settings
 
 
-def check_there(data: Path) -> None:
+def check_there(data: Path, suffixes: tuple[str, ...] = ()) -> None:
     """Raise Unusable if `data` is no file, no folder and no pattern that finds a file."""
-    if not _exists(data) and not is_pattern(data):
-        raise Unusable(f"train.data: {data}: there is no such file or folder to train on")
-    row_files(data)
     if is_pattern(data) and not found_files(data):
-        raise Unusable(f"train.data: {data}: no file is found by that pattern")
+        raise Unusable(
+            f"train.data: {data}: no file is found by that pattern (in a name, [[] is a bracket)"
+        )
+    files_of(data, suffixes)
 
 
 def tokenizer_file(place: Path) -> Path:
@@ -58,30 +82,285 @@ def _exists(path: Path) -> bool:
         raise Unusable(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def row_files(data: Path) -> list[Path]:
-    """The files whose rows are documents, in the order of their paths; empty: `data` is text."""
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """What a text does not read."""
+
+    path: Path
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFiles:
+    """The files that a text means."""
+
+    data: Path
+    paths: tuple[Path, ...]
+    """In the order in which they are read."""
+    rows: bool = False
+    """True if a row of a file is a document, and not a file."""
+    passed_over: tuple[PassedOver, ...] = ()
+    not_utf8: int = 0
+    """How many files have bytes that a tokenizer reads as others."""
+    json: int = 0
+    """How many text files are JSON of programs."""
+
+    def lines(self, *, tokenised: bool, all_passed: bool = False) -> list[str]:
+        """What its owner should know before a run, a line each.
+
+        all_passed: also what everybody passes over, such as hidden files.
+        """
+        told = [self.passed(all_passed=all_passed)]
+        if self.not_utf8 and tokenised:
+            told.append(
+                f"{self.not_utf8} of {len(self.paths)} files are not UTF-8: the tokenizer reads "
+                "their bytes as \ufffd; save them as UTF-8"
+            )
+        if self.json:
+            told.append(
+                f"{self.json} of {len(self.paths)} files are JSON, and read with all their braces"
+            )
+        return [f"{self.data}: {each}" for each in told if each]
+
+    def passed(self, *, all_passed: bool = True) -> str:
+        """How many are passed over for each reason; empty if none is."""
+        by_reason = dict[str, list[Path]]()
+        for each in self.passed_over:
+            if each.why in CUSTOMARY and not all_passed:
+                continue
+            by_reason.setdefault(each.why, []).append(each.path)
+        told = [
+            f"{len(paths)} {why} ({self.name_of(paths[0])}{', ...' if len(paths) > 1 else ''})"
+            for why, paths in by_reason.items()
+        ]
+        return f"passed over: {', '.join(told)}" if told else ""
+
+    def name_of(self, file: Path) -> str:
+        """The name of a file, relative to the text."""
+        base = before_wildcards(self.data) if is_pattern(self.data) else self.data
+        return file.relative_to(base).as_posix() if file != base else file.name
+
+
+def files_of(data: Path, suffixes: tuple[str, ...] = ()) -> FoundFiles:
+    """The files that `data` means; `suffixes` declares which of a folder's are its text."""
     if data.is_dir():
         if (data / DATASET_DICT).is_file():
             raise Unusable(
                 f"{data}: holds several datasets: name one of its folders, such as {data / 'train'}"
             )
-        return _shards(data) if (data / DATASET_STATE).is_file() else []
-    files = found_files(data) if is_pattern(data) else [data]
-    compressed = [file for file in files if file.suffix in COMPRESSED]
-    with_rows = [file for file in compressed if Path(file.stem).suffix in ROWS]
-    if with_rows or (compressed and len(compressed) == len(files)):
-        first = (with_rows or compressed)[0]
-        raise Unusable(f"{first}: is compressed: unpack it, and name what was in it")
-    with_rows = [file for file in files if file.suffix in ROWS]
+        if (data / DATASET_STATE).is_file():
+            return FoundFiles(data, tuple(_whole(_shards(data))), rows=True)
+        return _of_folder(data, suffixes)
+    if is_pattern(data):
+        return _of_names(data, found_files(data), suffixes)
+    if _exists(data):
+        return _of_names(data, [data], ())
+    raise Unusable(f"train.data: {data}: there is no such file or folder to train on")
+
+
+def has_rows(file: Path, lines_min: int = 1) -> bool:
+    """Return whether a file's rows are documents: by its ending; of .json, by its first lines."""
+    ending = file.suffix.lower()
+    return ending in ROWS or (ending == JSON and _object_lines(file) >= lines_min)
+
+
+def _of_names(data: Path, files: list[Path], suffixes: tuple[str, ...]) -> FoundFiles:
+    """The files that a name or a pattern means."""
+    compressed = [file for file in files if file.suffix.lower() in COMPRESSED]
+    if compressed and len(compressed) == len(files):
+        raise Unusable(f"{compressed[0]}: is compressed: unpack it, and name what was in it")
+    _refuse_compressed_rows(files)
+    _refuse_tables(files)
+    with_rows = [file for file in files if has_rows(file)]
     if with_rows and len(with_rows) < len(files):
-        other = next(file for file in files if file.suffix not in ROWS)
+        other = next(file for file in files if file not in with_rows)
         raise Unusable(f"{data}: finds files with rows, and {other.name} without: name one kind")
-    return with_rows
+    if with_rows:
+        return FoundFiles(data, tuple(_whole(with_rows)), rows=True)
+    if files and all(file.suffix.lower() == JSON for file in files):
+        raise Unusable(
+            f"{files[0]}: is JSON that has no object a line: write each document as "
+            '{"text": "..."} in a line of its own'
+        )
+    return _texts(FoundFiles(data, tuple(_ending(files, suffixes))), suffixes)
+
+
+def _of_folder(data: Path, suffixes: tuple[str, ...]) -> FoundFiles:
+    """The text files below a folder, or those that end as is asked."""
+    passed_over = list[PassedOver]()
+    try:
+        below = sorted(_below(data, passed_over))
+    except OSError as error:
+        raise Unusable(f"{error.filename}: cannot be read: {error.strerror}") from error
+    files = _ending(below, suffixes)
+    if not suffixes:
+        _refuse_rows(data, files)
+    passed_over.sort(key=lambda each: each.path)
+    return _texts(FoundFiles(data, tuple(files), passed_over=tuple(passed_over)), suffixes)
+
+
+def _refuse_rows(data: Path, files: list[Path]) -> None:
+    """Raise Unusable for a folder that would be read as plain text, rows and all."""
+    _refuse_compressed_rows(files)
+    with_rows = [file for file in files if has_rows(file, FOLDER_LINES_MIN)]
+    if not with_rows:
+        _refuse_tables(files, data)
+        return
+    named = {file.parent for file in with_rows}
+    where = named.pop() if len(named) == 1 else data / ANY_FOLDERS
+    pattern = f"{where}/*{with_rows[0].suffix}"
+    others = _text_endings(files, with_rows)
+    if len(with_rows) == len(files) or not others:
+        raise Unusable(
+            f"{data}: a folder is read as plain text, and its files have rows: name them by a "
+            f"pattern, {pattern}"
+        )
+    raise Unusable(
+        f"{data}: holds files with rows ({with_rows[0].relative_to(data)}) beside text: name the "
+        f"rows by a pattern, {pattern}, or the text by train.suffixes = {json.dumps(others)}"
+    )
+
+
+def _refuse_compressed_rows(files: list[Path]) -> None:
+    for file in files:
+        inside = Path(file.stem).suffix.lower()
+        if file.suffix.lower() in COMPRESSED and inside in ROWS | TABLES | {JSON}:
+            raise Unusable(f"{file}: is compressed: unpack it, and name what was in it")
+
+
+def _refuse_tables(files: list[Path], folder: Path | None = None) -> None:
+    tables = [file for file in files if file.suffix.lower() in TABLES]
+    if not tables:
+        return
+    others = _text_endings(files, tables)
+    also = f", or leave it out: train.suffixes = {json.dumps(others)}" if folder and others else ""
+    raise Unusable(
+        f"{tables[0]}: is a table, which would be read with its commas and quotes: save it as JSON "
+        f"lines or parquet{also}"
+    )
+
+
+def _text_endings(files: list[Path], others: list[Path]) -> list[str]:
+    """Return the endings of the files that are text, but for those of others."""
+    known = {file.suffix.lower() for file in others} | {""}
+    unknown = (file for file in files if file.suffix.lower() not in known)
+    endings = {file.suffix for file in unknown if not _why_no_text(_probe(file))}
+    return sorted(endings)[:ENDINGS_SHOWN]
+
+
+def _ending(files: Iterable[Path], suffixes: tuple[str, ...]) -> list[Path]:
+    wanted = {suffix.lower() for suffix in suffixes}
+    return [file for file in files if not wanted or file.suffix.lower() in wanted]
+
+
+def _whole(files: Sequence[Path]) -> Iterator[Path]:
+    """Files with rows; Unusable for one that only stands for another."""
+    for file in files:
+        _probe(file)
+        yield file
+
+
+def _texts(found: FoundFiles, suffixes: tuple[str, ...]) -> FoundFiles:
+    """Those that are text; Unusable if none is."""
+    texts, passed_over = list[Path](), list(found.passed_over)
+    not_utf8 = braces = 0
+    for file in found.paths:
+        head = _probe(file)
+        if why := _why_no_text(head):
+            passed_over.append(PassedOver(file, why))
+            continue
+        texts.append(file)
+        not_utf8 += not _is_utf8(head)
+        braces += file.suffix.lower() == JSON
+    whole = replace(
+        found,
+        paths=tuple(texts),
+        passed_over=tuple(passed_over),
+        not_utf8=not_utf8,
+        json=braces,
+    )
+    if not texts:
+        told = f"; {whole.passed()}" if passed_over else ""
+        ending = f" ({' '.join(suffixes)})" if suffixes else ""
+        raise Unusable(
+            f"{found.data}: there is no text{told}: name a larger text file or a folder with text "
+            f"files{ending}"
+        )
+    return whole
+
+
+def _probe(file: Path) -> bytes:
+    """The first bytes of a file; Unusable if it only stands for another."""
+    if not file.is_file():  # rows may come through a pipe, which is read once
+        return b""
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(PROBE_BYTES)
+    except OSError as error:
+        raise Unusable(f"{file}: cannot be read: {error.strerror}") from error
+    refuse_pointer(file, head)
+    return head
+
+
+def _why_no_text(head: bytes) -> str:
+    """Return why a file that begins so is not read; empty if it is text."""
+    if not head:
+        return EMPTY
+    for mark, name in WIDE.items():
+        if head.startswith(mark):
+            return f"in {name}, to be saved as UTF-8"
+    if b"\0" not in head:
+        return ""
+    halves = head[0::2], head[1::2]
+    letters, zeros = sorted(halves, key=lambda half: half.count(0))
+    # as Latin letters lie there; a few others are among them
+    if zeros.count(0) > len(head) // 4 and not CONTROLS.intersection(letters):
+        return "in UTF-16, to be saved as UTF-8"
+    return "binary"
+
+
+def _is_utf8(head: bytes) -> bool:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _object_lines(file: Path) -> int:
+    """Return how many of a file's first two lines are objects of JSON."""
+    if not file.is_file():
+        return 0
+    try:
+        with file.open("rb") as opened:
+            lines = [opened.readline(LINE_PROBE_BYTES) for _ in range(2)]
+    except OSError as error:
+        raise Unusable(f"{file}: cannot be read: {error.strerror}") from error
+    return sum(_is_object(line.removeprefix(codecs.BOM_UTF8)) for line in lines)
+
+
+def _is_object(line: bytes) -> bool:
+    if len(line) == LINE_PROBE_BYTES:
+        return line.startswith(b"{")
+    try:
+        return isinstance(json.loads(line.decode("utf-8", "replace")), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def before_wildcards(pattern: Path) -> Path:
     """The folder that a pattern searches: names of files are relative to it."""
-    return Path(*itertools.takewhile(WILDCARDS.isdisjoint, pattern.parts))
+    base = Path()
+    for part in pattern.parts:
+        if not WILDCARDS.isdisjoint(part) and not _is_a_name(base, part):
+            break
+        base /= part
+    return base
+
+
+def _is_a_name(folder: Path, part: str) -> bool:
+    """Return whether a part with brackets, and no other wildcard, is a folder's name."""
+    return WILDCARDS.intersection(part) == BRACKET and _exists(folder / part)
 
 
 def _shards(dataset: Path) -> list[Path]:
@@ -126,7 +405,7 @@ def _matching(place: Path, pattern: tuple[str, ...]) -> Iterator[Path]:
         return
     first, *others = pattern
     rest = tuple(others)
-    if WILDCARDS.isdisjoint(first):
+    if WILDCARDS.isdisjoint(first) or _is_a_name(place, first):
         yield from _matching(place / first, rest)
     elif place.is_dir():
         inside = [one for one in place.iterdir() if _is_meant(one, first)]
@@ -148,3 +427,18 @@ def _is_meant(one: Path, part: str) -> bool:
 
 def _leads_back(folder: Path) -> bool:
     return folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve())
+
+
+def _below(folder: Path, passed_over: list[PassedOver]) -> Iterator[Path]:
+    """The files below a folder; what is passed over is added."""
+    for one in folder.iterdir():
+        if one.name.startswith("."):
+            passed_over.append(PassedOver(one, HIDDEN))
+        elif one.name in SKIPPED:
+            passed_over.append(PassedOver(one, OWN))
+        elif one.is_file():
+            yield one
+        elif one.is_dir() and one.is_symlink():  # it could lead back up
+            passed_over.append(PassedOver(one, "links to folders"))
+        elif one.is_dir():
+            yield from _below(one, passed_over)

@@ -7,6 +7,9 @@ from pathlib import Path
 from p2pswarm.settings.limits import BYTES
 from p2pswarm.settings.train_config import HELD_OUT_SHARE
 
+SHOWN_CHARS = 60  # of a wrong value, so that the message stays one line
+WANTED = 'a path or pattern, or Bytes, Tokenised, or for several texts Mixture({"a.txt": 1, ...})'
+
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
@@ -17,7 +20,7 @@ class Bytes:
     suffixes: tuple[str, ...] = ()
     """The endings of the files to read in a folder, as `(".txt", ".md")`; empty: all text files."""
     held_out_share: float = HELD_OUT_SHARE
-    """Share of files (of bytes, if it is one; of rows) never trained on: 0.001 to 0.5."""
+    """Share of the bytes of text files, or of rows, that is never trained on: 0.001 to 0.5."""
     field: str = "text"
     """Which field of a row is the document."""
 
@@ -62,8 +65,23 @@ class Mixture:
 TrainedText = Bytes | Tokenised | Mixture
 
 
-def settings_of(text: TrainedText) -> dict[str, object]:
+def text_of(data: TrainedText | str | Path) -> TrainedText:
+    """The text that a program names by a path or by one of the values; ValueError for others."""
+    if isinstance(data, str | Path):
+        return Bytes(data)
+    if not isinstance(data, TrainedText):
+        raise ValueError(f"data is {WANTED}, not {_shown(data)}")  # noqa: TRY004 - a setting's value
+    if isinstance(data, Mixture) and not isinstance(data.weights, Mapping):
+        raise ValueError(f'weights is {{"a.txt": 1, ...}}, not {_shown(data.weights)}')  # noqa: TRY004
+    for path in data.weights if isinstance(data, Mixture) else [data.path]:
+        if not isinstance(path, str | Path):
+            raise ValueError(f"path is a text, not {_shown(path)}")  # noqa: TRY004
+    return data
+
+
+def settings_of(data: TrainedText | str | Path) -> dict[str, object]:
     """Return what `[train]` would say of it."""
+    text = text_of(data)
     values: dict[str, object] = {
         "tokenizer": str(text.tokenizer),
         "suffixes": text.suffixes,
@@ -76,3 +94,7 @@ def settings_of(text: TrainedText) -> dict[str, object]:
         parts = [{"data": str(path), "weight": weight} for path, weight in text.weights.items()]
         return values | {"mixture": parts}
     return values | {"data": Path(text.path)}
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:SHOWN_CHARS]

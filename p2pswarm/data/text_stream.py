@@ -4,8 +4,8 @@ A row begins at a place of the text that follows from the seed and the row's num
 document that the place is in, as far into it. Documents follow until the row is full. So nothing
 is prepared, no table is kept, and what a row holds depends on the files alone.
 
-The hash of its text decides whether a row of a file is held out, when it is read; of plain text,
-the file's name does.
+The hash of its text decides whether a row of a file is held out, when it is read; blocks of plain
+text are held out before (`held_out.py`).
 
 Units:   bytes; places as `line_files.py`, `columnar_files.py`, `text_files.py`.
 Errors:  Unusable for files without text, and where no document is on one side. Later rows
@@ -22,12 +22,12 @@ from typing import NamedTuple, Protocol
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.columnar_files import ArrowFiles, ParquetFiles
 from p2pswarm.data.corpus import Corpus, Tokens
+from p2pswarm.data.held_out import is_held_out_document
 from p2pswarm.data.immutable_files import ImmutableFiles
 from p2pswarm.data.line_files import LineFiles
 from p2pswarm.data.rows import SHIPPED, PlaceLimits, Row, RowPlaces, Side, TextBatch, fill, parts_of
-from p2pswarm.data.sources import ARROW, JSON_LINES, PARQUET, row_files
-from p2pswarm.data.text_files import files_of_text, plain_sides
-from p2pswarm.data.token_file import is_held_out_document
+from p2pswarm.data.sources import ARROW, PARQUET, files_of
+from p2pswarm.data.text_files import plain_sides
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.settings.train_config import TrainConfig
 
@@ -57,11 +57,10 @@ class RowFiles(Protocol):
         ...
 
 
-READERS: dict[frozenset[str], Callable[[Sequence[Path], str], RowFiles]] = {
-    JSON_LINES: LineFiles,
-    PARQUET: ParquetFiles,
-    ARROW: ArrowFiles,
-}
+def _reader(file: Path) -> Callable[[Sequence[Path], str], RowFiles]:
+    """Return what reads files of this kind."""
+    ending = file.suffix.lower()
+    return ParquetFiles if ending in PARQUET else ArrowFiles if ending in ARROW else LineFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,12 +262,12 @@ def _text(train: TrainConfig) -> _StreamedText:
     """Return what `train.data` means."""
     assert train.data is not None, "the command line requires it"
     share = train.held_out_share
-    files = row_files(train.data)
-    if not files:
-        plain = plain_sides(train.data, files_of_text(train.data, train.suffixes), share)
+    found = files_of(train.data, train.suffixes)
+    if not found.rows:
+        plain = plain_sides(found, share)
         spans = repr([[tuple(span) for span in side.spans] for side in plain])
         return _StreamedText(plain[0].files, plain, (len(plain[0]), len(plain[1])), (), spans)
-    rows = _row_files(train, files)
+    rows = _row_files(train, found.paths)
     held_out_bytes = int(len(rows) * share)
     sides = (
         RowSide(rows, share, held_out=False, data=train.data),
@@ -280,11 +279,11 @@ def _text(train: TrainConfig) -> _StreamedText:
 
 def _row_files(train: TrainConfig, files: Sequence[Path]) -> RowFiles:
     """The files, read as their kind is."""
-    kinds = [kind for kind in READERS if any(file.suffix in kind for file in files)]
-    if len(kinds) > 1:
+    readers = {_reader(file) for file in files}
+    if len(readers) > 1:
         found = ", ".join(sorted({file.suffix for file in files}))
         raise Unusable(
             f"{train.data}: finds files of several kinds ({found}), and one text is streamed from "
             "files of one: name one kind, or two texts in [[train.mixture]]"
         )
-    return READERS[kinds[0]](files, train.field)
+    return readers.pop()(files, train.field)

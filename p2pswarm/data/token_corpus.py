@@ -15,15 +15,11 @@ from pathlib import Path
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Corpus, stable_hash
 from p2pswarm.data.documents import all_documents
+from p2pswarm.data.held_out import RULE, is_held_out_document
 from p2pswarm.data.rows import PART_BYTES, end_of, parts_of
-from p2pswarm.data.sources import row_files
-from p2pswarm.data.text_files import files_of_text, plain_sides, read_texts, split_texts
-from p2pswarm.data.token_file import (
-    PreparedDocument,
-    fingerprint,
-    is_held_out_document,
-    stored_texts,
-)
+from p2pswarm.data.sources import FoundFiles, files_of
+from p2pswarm.data.text_files import plain_sides, read_sides
+from p2pswarm.data.token_file import PreparedDocument, fingerprint, stored_texts
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.settings.train_config import TrainConfig
 
@@ -36,10 +32,7 @@ class Sources:
     """The files that a trainer's settings mean."""
 
     train: TrainConfig
-    data: Path
-    files: list[Path]
-    rows: bool
-    """True if a row of a file is a document, and not a file."""
+    found: FoundFiles
     streamed: bool
     """True if text files may be larger than the memory; they are then read in parts."""
 
@@ -47,44 +40,43 @@ class Sources:
     def settings(self) -> str:
         """Return what decides which text there is, and on which side."""
         train = self.train
-        return f"{train.field!r} {train.suffixes!r} {train.held_out_share!r} {self.rows}"
+        rule = "True" if self.found.rows else RULE
+        return f"{train.field!r} {train.suffixes!r} {train.held_out_share!r} {rule}"
 
     @property
     def mark(self) -> bytes:
         """The fingerprint of the text."""
-        return fingerprint(self.files, self.settings)
+        return fingerprint(self.found.paths, self.settings)
 
     def documents(self) -> Iterator[tuple[bool, bytes]]:
         """Each document, or a part of one, and whether it is held out."""
         share = self.train.held_out_share
-        if self.rows:
-            for document in all_documents(self.files, self.train.field):
+        if self.found.rows:
+            for document in all_documents(self.found.paths, self.train.field):
                 yield is_held_out_document(document, share), document
             return
         if self.streamed:
-            for held_out, side in enumerate(plain_sides(self.data, self.files, share, PART_BYTES)):
+            for held_out, side in enumerate(plain_sides(self.found, share, PART_BYTES)):
                 yield from ((bool(held_out), part.texts[0]) for part in side.batches_from(0))
             return
-        sides = split_texts(read_texts(self.data, self.files), share)
-        for held_out, texts in enumerate(sides):
+        for held_out, texts in enumerate(read_sides(self.found, share)):
             yield from ((bool(held_out), text) for text in texts)
 
 
 def sources_of(train: TrainConfig, *, streamed: bool = False) -> Sources:
     """The files of `train.data`."""
     assert train.data is not None, "the command line requires it"
-    rows = row_files(train.data)
-    files = rows or files_of_text(train.data, train.suffixes)
-    return Sources(train, train.data, files, bool(rows), streamed)
+    return Sources(train, files_of(train.data, train.suffixes), streamed)
 
 
 def load_tokenised(
     sources: Sources, tokenizer: Tokenizer, *, cache: Path, seed: int, shape: tuple[int, int]
 ) -> Corpus:
     """The corpus of the sources, tokenised once into `cache`; `shape` is rows, sequence length."""
-    data, settings = sources.data, f"{sources.settings} {tokenizer.digest} {tokenizer.end}"
+    settings = f"{sources.settings} {tokenizer.digest} {tokenizer.end}"
+    data, files = sources.found.data, sources.found.paths
     found = tokenised(sources.documents(), tokenizer)
-    learnt, held_out = stored_texts(data, sources.files, settings, cache, found, tokenizer.dtype)
+    learnt, held_out = stored_texts(data, files, settings, cache, found, tokenizer.dtype)
     rows, length = shape
     for kind, part in (("training", learnt), ("held-out", held_out)):
         if len(part) <= length:
@@ -92,8 +84,7 @@ def load_tokenised(
                 f"{data}: {len(part)} tokens of {kind} text, a sequence has {length + 1}: "
                 "name more text, or change train.held_out_share"
             )
-    files = len(sources.files)
-    return Corpus(learnt, held_out, files, seed, rows, length, held_out.text_bytes)
+    return Corpus(learnt, held_out, len(files), seed, rows, length, held_out.text_bytes)
 
 
 def tokenised(
@@ -115,7 +106,7 @@ def learnt_texts(texts: Sequence[Sources], bytes_max: int = LEARNT_BYTES) -> Ite
 
 def texts_to_learn(sources: Sources, bytes_max: int = LEARNT_BYTES) -> Iterator[bytes]:
     """Parts of the documents to train on, about `bytes_max` of them, chosen by their hash."""
-    there = sum(file.stat().st_size for file in sources.files)
+    there = sum(file.stat().st_size for file in sources.found.paths)
     share = bytes_max / max(there, bytes_max)
     for held_out, document in sources.documents():
         if held_out:

@@ -87,12 +87,6 @@ class StoredText:
         return np.frombuffer(found, dtype=self._dtype)
 
 
-def is_held_out_document(document: bytes, share: float) -> bool:
-    """Return whether a document is kept from training: a hash of its text alone decides."""
-    digest = hashlib.sha256(b"document:" + document).digest()
-    return int.from_bytes(digest[:8]) / 2**64 < share
-
-
 def fingerprint(files: Iterable[Path], settings: str) -> bytes:
     """32 bytes that change when a file, its size or its time of writing changes, or a setting."""
     digest = hashlib.sha256(settings.encode())

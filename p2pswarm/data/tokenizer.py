@@ -7,6 +7,7 @@ import copy
 import hashlib
 import importlib
 import json
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,28 +16,42 @@ from typing import Any
 
 import numpy as np
 
-from p2pswarm.base.errors import SwarmError, Unusable, one_line
+from p2pswarm.base.errors import Unusable, missing_extra, one_line
 from p2pswarm.base.files import read_small
 from p2pswarm.data.corpus import Tokens
 from p2pswarm.data.hub import pinned_file, small_file
 from p2pswarm.data.sources import TOKENIZER_FILE, tokenizer_file
+from p2pswarm.data.tokenizer_folder import (
+    BESIDE,
+    CONFIG_BYTES_MAX,
+    CONFIG_FILE,
+    GENERATION_FILE,
+    TOKENS_MAX,
+    is_for_library,
+    is_of_library,
+    read_by_library,
+)
+
+log = logging.getLogger(__name__)
 
 LIBRARY = "tokenizers"
-CONFIG_FILE = "tokenizer_config.json"
 FILE_BYTES_MAX = 128 << 20  # that of a vocabulary of 262,144 has 33 MB
-CONFIG_BYTES_MAX = 16 << 20  # some list every token that was added
 END = "<|endoftext|>"
 ENDS = (END, "</s>", "<eos>", "<|end_of_text|>", "[SEP]")
-"""What ends a document where no tokenizer_config.json says so: GPT-2, Llama 2, Gemma, Llama 3."""
+"""What ends a document where no file says so, the first that is there: GPT-2, Llama 2, Gemma,
+Llama 3, BERT."""
 INSTEAD = (
     f"put its {TOKENIZER_FILE} and {CONFIG_FILE} into a folder, and set train.tokenizer to that"
 )
 UNUSED = ("truncation", "padding")
+MARKS = ("post_processor",)
+"""What only adds the tokens that mark the beginning and end of a text, which no run asks for."""
 UNWRITTEN = ': name one that has a token for each byte or one for the unknown, as "train:32000"'
 LINE_CHARS_MAX = 300  # some errors hold a part of the file
 SPECIAL_MARK = "\nspecial tokens are read"  # in the digest: the same text gives other tokens
 SMALL_TOKENS = 1 << 16  # below it a token fits two bytes
 HALF = "\ufffd"  # bytes that are no character (yet)
+AROUND_BYTES = 16  # shown of a text on both sides of what is odd in it
 WAITING_MAX = 16  # tokens of which none ends a character: those bytes are no text
 
 
@@ -57,6 +72,8 @@ class Tokenizer:
             found = json.loads(text)
             assert_table(found)
             bare = {key: value for key, value in found.items() if key not in UNUSED}
+            self.remarks = tuple(_without_chance(bare, where))
+            """What its owner should know before a run, a line each."""
             self.text = json.dumps(bare, ensure_ascii=False, indent=1)
             canonical = json.dumps(bare, sort_keys=True, separators=(",", ":"))
             whole = json.dumps(dict.fromkeys(UNUSED) | bare)
@@ -70,11 +87,7 @@ class Tokenizer:
         names = (end,) if end else ENDS
         known = (self._tokenizer.token_to_id(name) for name in names)
         self.end: int | None = next((number for number in known if number is not None), None)
-        if end and self.end is None:
-            raise Unusable(
-                f"{where}: {CONFIG_FILE} says that {end!r} ends a text, and {TOKENIZER_FILE} has "
-                "no such token: copy both files of one model"
-            )
+        self._is_told = False
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -95,15 +108,47 @@ class Tokenizer:
     def reading_special(self) -> "Tokenizer":
         """The same, that reads the names of special tokens in a text as those tokens."""
         other = Tokenizer(self.text, "train.special_tokens", reads_special=True)
-        other.end = self.end
+        other.end, other.remarks = self.end, self.remarks
         return other
+
+    def with_remarks(self, *remarks: str) -> "Tokenizer":
+        """The same, about which its owner should know something."""
+        other = copy.copy(self)
+        other.remarks = (*self.remarks, *remarks)
+        return other
+
+    def makes_tokens_as(self, other: "Tokenizer") -> bool:
+        """Return whether both have the same tokens for every text."""
+        return self.unmarked == other.unmarked
+
+    @property
+    def unmarked(self) -> dict[str, Any]:
+        """Everything that decides which tokens a text has."""
+        whole = json.loads(self._tokenizer.to_str())
+        return {key: value for key, value in whole.items() if key not in MARKS}
 
     def encode(self, texts: Sequence[bytes]) -> list[Tokens]:
         """The tokens of each text, without any that its beginning or end would be marked by."""
-        read = [text.decode("utf-8", "replace") for text in texts]
+        read = [self._read(text) for text in texts]
         with _told(f"{self._where}: it cannot write the text", UNWRITTEN):
             found = self._tokenizer.encode_batch_fast(read, add_special_tokens=False)
         return [np.array(each.ids, dtype=self.dtype) for each in found]
+
+    def _read(self, text: bytes) -> str:
+        """A text, in which bytes that are not UTF-8 are replaced; that is told once."""
+        try:
+            return text.decode()
+        except UnicodeDecodeError as error:
+            if not self._is_told:
+                around = text[max(0, error.start - AROUND_BYTES) : error.end + AROUND_BYTES]
+                log.warning(
+                    "the text has bytes that are not UTF-8, first in %r: each becomes %s; save the "
+                    "text as UTF-8",
+                    around,
+                    HALF,
+                )
+                self._is_told = True
+            return text.decode("utf-8", "replace")
 
     def decode(self, tokens: Iterable[int], after: Sequence[int] = ()) -> Iterator[str]:
         """The text of tokens, in pieces, each as soon as its characters are whole.
@@ -141,10 +186,21 @@ def _told(what: str, remedy: str = "") -> Iterator[None]:
     """Inside, the library is called: it raises bare Exceptions."""
     try:
         yield
-    except (SwarmError, AssertionError):
-        raise
-    except Exception as error:
+    except BaseException as error:
+        if not is_of_library(error):
+            raise
         raise Unusable(f"{what}: {one_line(error, LINE_CHARS_MAX)}{remedy}") from error
+
+
+def _without_chance(tokenizer: dict[str, Any], where: str) -> Iterator[str]:
+    """Have a text get the same tokens each time; yields what that leaves out."""
+    model = tokenizer.get("model")
+    if isinstance(model, dict) and (dropout := model.get("dropout")):
+        tokenizer["model"] = model | {"dropout": None}
+        yield (
+            f"{where}: its BPE dropout of {dropout} is left out: a microbatch that is made again "
+            "has the same tokens"
+        )
 
 
 def library() -> ModuleType:
@@ -152,7 +208,7 @@ def library() -> ModuleType:
     try:
         return importlib.import_module(LIBRARY)
     except ImportError as error:
-        raise Unusable("a tokenizer needs tokenizers: pip install 'p2pswarm[data]'") from error
+        raise missing_extra("a tokenizer needs tokenizers", "data") from error
 
 
 def assert_table(found: object) -> None:
@@ -162,17 +218,46 @@ def assert_table(found: object) -> None:
 
 
 def read_tokenizer(place: Path) -> Tokenizer:
-    """The tokenizer of a folder, or of a tokenizer.json."""
+    """The tokenizer of a folder, or of a tokenizer.json, as transformers reads it."""
     file = tokenizer_file(place)
+    plain = kept_tokenizer(file)
+    if not is_for_library(file):
+        return plain.with_remarks(_guess(plain, file))
+    if plain.size > TOKENS_MAX:  # the library writes a line for each number below
+        raise Unusable(
+            f"{file}: has tokens up to number {plain.size - 1:,}, {TOKENS_MAX:,} are allowed: name "
+            "another"
+        )
+    found = read_by_library(file.parent)
+    made = Tokenizer(found.text, str(file.parent))
+    if not plain.makes_tokens_as(made):
+        plain = made
+    if found.end is None:
+        return plain.with_remarks(*found.remarks, _guess(plain, file))
+    return plain.ending_with(found.end).with_remarks(*found.remarks)
+
+
+def kept_tokenizer(file: Path) -> Tokenizer:
+    """The tokenizer in a file of ours: nothing beside it has a say."""
     text = read_small(file, FILE_BYTES_MAX, "it is no tokenizer")
-    return Tokenizer(text.decode("utf-8", "replace"), str(file), _end_in(file))
+    return Tokenizer(text.decode("utf-8", "replace"), str(file))
+
+
+def _guess(tokenizer: Tokenizer, file: Path) -> str:
+    end = tokenizer.end_text
+    taken = "a line break" if end is None else repr(end)
+    return (
+        f"{file}: no file beside it says what ends a document: {taken} is taken; eos_token in "
+        f"{CONFIG_FILE} would say it"
+    )
 
 
 def hub_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of a model of the hub; both of its files come from one commit."""
+    """The tokenizer of a model of the hub; all of its files come from one commit."""
     try:
         model, path = pinned_file(name, TOKENIZER_FILE, FILE_BYTES_MAX, INSTEAD)
-        small_file(model, CONFIG_FILE, CONFIG_BYTES_MAX, INSTEAD)  # beside it, if there is one
+        for beside in (*BESIDE, GENERATION_FILE):  # those that there are
+            small_file(model, beside, CONFIG_BYTES_MAX, INSTEAD)
     except Unusable as error:
         raise Unusable(f"train.tokenizer: there is no such folder, and {error}") from error
     return read_tokenizer(path)
@@ -181,32 +266,25 @@ def hub_tokenizer(name: str) -> Tokenizer:
 def tokenizer_of_run(file: Path, digest: str, end: int) -> Tokenizer | None:
     """The tokenizer in a file, as the run read it whose settings have this digest and this end.
 
-    None if the file has another one. What lies beside it is not read: it may be another model's.
+    None if the file has another one. What lies beside it may be another model's: it is read only
+    if the file alone is not the run's.
     """
-    text = read_small(file, FILE_BYTES_MAX, "it is no tokenizer").decode("utf-8", "replace")
-    plain = Tokenizer(text, str(file))
-    both = (plain, plain.reading_special())
-    return next((each.ending_with(end) for each in both if each.digest == digest), None)
+    plain = kept_tokenizer(file)
+    if not _fits(plain, digest) and is_for_library(file):
+        plain = read_tokenizer(file)
+    fitting = _fits(plain, digest)
+    return fitting.ending_with(end) if fitting else None
+
+
+def _fits(tokenizer: Tokenizer, digest: str) -> Tokenizer | None:
+    """The tokenizer, reading special tokens or not, if one of both has the digest."""
+    both = (tokenizer, tokenizer.reading_special())
+    return next((each for each in both if each.digest == digest), None)
 
 
 def tokenizer_beside(weights: Path) -> Path:
     """The name of the tokenizer's file that belongs to a file of weights."""
     return weights.with_name(f"{weights.stem}.{TOKENIZER_FILE}")
-
-
-def _end_in(file: Path) -> str:
-    """The token that ends a text, as the file beside a tokenizer says it; empty if it does not."""
-    config = file.with_name(CONFIG_FILE)
-    if not config.is_file():
-        return ""
-    try:
-        found = json.loads(read_small(config, CONFIG_BYTES_MAX, "it is no config of a tokenizer"))
-        assert_table(found)
-    except (ValueError, RecursionError) as error:
-        raise Unusable(f"{config} is not JSON: {error}") from error
-    end = found.get("eos_token")
-    end = end.get("content") if isinstance(end, dict) else end
-    return end if isinstance(end, str) else ""
 
 
 def train_tokenizer(size: int, texts: Iterable[bytes]) -> Tokenizer:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from p2pswarm.base.errors import Unusable
+from p2pswarm.base.errors import Unusable, missing_extra
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.foreign_code import foreign
 from p2pswarm.settings.config import CONFIG_BYTES_MAX, ModelConfig
@@ -202,9 +202,7 @@ def library() -> ModuleType:
         try:
             found = importlib.import_module(LIBRARY)
         except ImportError as error:
-            raise Unusable(
-                f"a model of transformers needs {error.name}: pip install 'p2pswarm[hf]'"
-            ) from error
+            raise missing_extra(f"a model of transformers needs {error.name}", "hf") from error
     found.logging.set_verbosity_error()  # what it warns of are tokens and files, not models
     found.logging.disable_progress_bar()  # stderr is ours
     return found

@@ -21,6 +21,7 @@ Errors:  Unusable, with the remedy, for a family that is not here; ValueError fo
 
 import importlib
 import importlib.metadata
+import importlib.util
 import re
 from collections.abc import Callable, Iterable, Sequence
 
@@ -52,6 +53,14 @@ class NotTrusted(Unusable):
 def trust(packages: Iterable[str]) -> None:
     """Let models of these packages be imported; called with what this machine's owner set."""
     _trusted.update(packages)
+
+
+def check_package(name: str) -> None:
+    """Raise Unusable for a package of the settings that is not here; it is not imported."""
+    if not name.isidentifier() or importlib.util.find_spec(name) is None:
+        raise Unusable(
+            f"serve.packages: there is no package {name!r:.60} here: install it, or leave it out"
+        )
 
 
 def is_place(family: str) -> bool:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.files import read_small
+from p2pswarm.base.files import read_small, refuse_pointer
 from p2pswarm.data.hub import HubSilent, Pinned, file_bytes, kept_file, ranged, small_file
 
 LENGTH_BYTES = 8
@@ -142,6 +142,7 @@ class FolderFiles:
         index, path = self._folder / INDEX, self._folder / ONE_FILE
         if index.is_file():
             return places_in(index)
+        refuse_pointer(path)
         try:
             with safe_open(path, framework="pt") as file:
                 return dict.fromkeys(file.keys(), ONE_FILE)
@@ -172,6 +173,7 @@ class FolderFiles:
     @contextmanager
     def _opened(self, file: str) -> Iterator[Any]:
         path = self._folder / file
+        refuse_pointer(path)
         try:
             with safe_open(path, framework="pt") as opened:
                 yield opened

@@ -46,6 +46,9 @@ class TransportConfig:
     answered_max: int = 1024
     """The most connections between our answer and their proof, of 10 KiB each: for a round trip
     of 250 ms if 4,000 a second come."""
+    upgrading_max: int = 256
+    """The most connections that are becoming a WebSocket, or have become one without a proof, of
+    100 KiB and 5 sockets each: for 4 round trips of 150 ms if 400 a second come."""
     dials_max: int = 512
     """The most dials under way, a socket each: for the peers of two stages, of 128 servers each,
     and as many lookups."""

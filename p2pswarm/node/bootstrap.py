@@ -2,6 +2,7 @@
 
 import asyncio
 
+from p2pswarm.base.problems import Problems
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.settings.config import NodeConfig
@@ -9,6 +10,10 @@ from p2pswarm.settings.config import NodeConfig
 
 def prepare(_config: NodeConfig, _identity: Identity, _say: Say) -> None:
     """Return nothing: this role needs nothing."""
+
+
+def check(_config: NodeConfig, _problems: Problems) -> None:
+    """Find nothing wrong: this role has no settings of its own."""
 
 
 async def run(_stack: NodeStack, _prepared: None, leaving: asyncio.Event, _say: Say) -> int:

@@ -15,7 +15,7 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.os.event_loop import run
 from p2pswarm.node.progress.banner import greeting
-from p2pswarm.node.progress.output import STDOUT
+from p2pswarm.node.progress.output import STDOUT, dated, reminded
 from p2pswarm.node.progress.output import write_line as say
 from p2pswarm.node.roles import role_module
 from p2pswarm.node.shutdown import INTERRUPTED, Shutdown, unless
@@ -74,7 +74,8 @@ async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
         shutdown.watch_stdin()
     ready: tuple[ModuleType, object] | None = None
     if told_early(config):
-        ready = await unless(shutdown.asked, asyncio.to_thread(_prepare, config, identity))
+        async with reminded("reading what the settings name", dated(say)):
+            ready = await unless(shutdown.asked, asyncio.to_thread(_prepare, config, identity))
         if ready is None:
             return INTERRUPTED
     async with open_stack(config, identity) as node, asyncio.TaskGroup() as tasks:
@@ -86,6 +87,6 @@ async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
         if ready is None:
             ready = await asyncio.to_thread(_prepare, config, identity)
         module, prepared = ready
-        code: int = await module.run(node, prepared, shutdown.asked, say)
+        code: int = await module.run(node, prepared, shutdown.asked, dated(say))
         watch.cancel()
     return code

@@ -1,8 +1,10 @@
 """A server: finds a run, serves the stage that needs it, and looks for the next run."""
 
 import asyncio
+import contextlib
 import ctypes
 import functools
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from typing import TypeVar
 import torch
 
 from p2pswarm.base.errors import RunEnded, Unusable
+from p2pswarm.base.problems import Problems
 from p2pswarm.discovery.gossip.messages import RunRole
 from p2pswarm.discovery.gossip.record import Activity, FigureKey, RoleKind, figures
 from p2pswarm.models.blocks import stage_blocks
@@ -23,13 +26,19 @@ from p2pswarm.models.compute.base import Engine
 from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.models.compute.model_check import check_once, check_rows
 from p2pswarm.models.compute.stage_emulator import emulated_engine
-from p2pswarm.models.compute.torch_device import computing
+from p2pswarm.models.compute.torch_device import DeviceLost, computing
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.pretrained import offer, offer_served
-from p2pswarm.models.registry import trust
+from p2pswarm.models.registry import check_package, trust
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
-from p2pswarm.node.run.closed_run import own_refusal, run_calls
+from p2pswarm.node.run.closed_run import (
+    is_impostor,
+    may_vote_here,
+    own_refusal,
+    proven_trainers,
+    run_calls,
+)
 from p2pswarm.node.run.discovery import answering, find_run, learn_cards, manifests
 from p2pswarm.node.run.run_choice import RunChoice, run_choice
 from p2pswarm.node.run.run_folder import RunFolder, make_folder
@@ -37,7 +46,7 @@ from p2pswarm.node.run.run_match import genesis_of
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.stack import NodeStack, Say
-from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE
+from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE, HELD_BYTES_PER_STATE_BYTE
 from p2pswarm.run.chain.chain_log import ChainStore, Restored, blank
 from p2pswarm.run.chain.memory_file import RECORDS_KEPT, MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES
@@ -66,6 +75,7 @@ TRIM_BYTES = 2**31 - 1  # the largest value that the call takes: in effect, neve
 MMAP_BYTES = 32 << 20  # DEFAULT_MMAP_THRESHOLD_MAX: larger blocks go back to the system anyway
 ARENAS = 1  # a thread's own arena would give empty heaps back, whatever the threshold
 MIB = 1 << 20
+GB = 1e9
 COMPILED_ALONE = "serve.compiled is for one device: leave it out, or name one device"
 END_S = 0.5  # for `Leaving` to reach the trainer
 
@@ -86,6 +96,12 @@ def keep_freed_memory() -> bool:
         return False
     wanted = {M_ARENA_MAX: ARENAS, M_MMAP_THRESHOLD: MMAP_BYTES, M_TRIM_THRESHOLD: TRIM_BYTES}
     return all(mallopt(option, value) == 1 for option, value in wanted.items())
+
+
+def _give_back_freed_memory() -> None:
+    """Have the C library give the system what it keeps, where it can be told so."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class ComputeThread:
@@ -128,11 +144,41 @@ def prepare(config: NodeConfig, identity: Identity, say: Say) -> torch.device:
     del identity, say
     serve = config.serve
     device = chosen_device(serve)
-    if serve.compiled and serve.device != EMULATED and len(devices_of(serve.device)) > 1:
-        raise Unusable(COMPILED_ALONE)
+    _check_compiled(serve)
     if serve.pretrained is not None:
         offer(serve.pretrained)
     return device
+
+
+def check(config: NodeConfig, problems: Problems) -> None:
+    """Tell `problems` all that would keep this role from beginning, or from serving some run."""
+    serve = config.serve
+    with problems.noted():
+        chosen_device(serve)
+        _check_compiled(serve)
+    with problems.noted():
+        if serve.pretrained is not None:
+            offer(serve.pretrained)
+    for package in serve.packages:
+        with problems.noted():
+            check_package(package)
+
+
+def _check_compiled(serve: ServeConfig) -> None:
+    if serve.compiled and serve.device != EMULATED and len(devices_of(serve.device)) > 1:
+        raise Unusable(COMPILED_ALONE)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRun:
+    """A run that this node has served, until one of them ended it."""
+
+    offer: RunOffer
+    server: StageServer
+    reason: str
+    """Why it is over."""
+    no_member: str
+    """Why this node is no member of its closed run any more; empty if it is."""
 
 
 async def run(stack: NodeStack, device: torch.device, leaving: LeaveRequest, say: Say) -> int:
@@ -141,29 +187,58 @@ async def run(stack: NodeStack, device: torch.device, leaving: LeaveRequest, say
     choice = run_choice(stack.config, stack.identity.peer_id)
     threads = StageThreads()
     try:
-        while True:
-            offer = await unless(leaving, find_run(stack, choice, say))
-            if offer is None:
-                return 0
-            say(f"joining run {offer.config.name!r} of {offer.trainer.address}")
-            async with (
-                run_calls(stack, offer.identity, say) as rpc,
-                run_directory(stack, rpc, offer.run),
-            ):
-                server = stage_server(stack, offer, threads, device, rpc, say)
-                reason = await serve_run(stack, choice, server, offer, leaving, say)
-                refusal = own_refusal(rpc)
+        while (
+            served := await serve_next(stack, choice, threads, device, leaving, say)
+        ) is not None:
             if leaving.is_set():
                 return 0
-            if refusal:
-                raise RunEnded(refusal)
-            say(f"run {offer.config.name!r} is over: {reason}")
-            if not server.seeker.gave_up:
+            if served.no_member:
+                raise RunEnded(served.no_member)
+            offer, seeker = served.offer, served.server.seeker
+            say(f"run {offer.config.name!r} is over: {served.reason}")
+            if not seeker.gave_up:
                 choice.over(offer)
-                # it may have come back as it
-                choice.over(replace(offer, trainer=server.seeker.trainer))
+                choice.over(replace(offer, trainer=seeker.trainer))  # it may have come back as it
+        return 0
     finally:
         threads.close()
+
+
+async def serve_next(
+    stack: NodeStack,
+    choice: RunChoice,
+    threads: StageThreads,
+    device: torch.device,
+    leaving: LeaveRequest,
+    say: Say,
+    begins: Callable[[StageServer], None] = lambda _server: None,
+) -> ServedRun | None:
+    """Serve the next run that can be served here, to its end; None if asked to leave before.
+
+    A run that cannot be served is passed over: whoever offers one may say what they like in it. But
+    no stranger can offer the run that this node is invited to: what is wrong with that, or with
+    this machine, is raised. `begins` is told of each try.
+    """
+    clock = asyncio.get_running_loop().time
+    while (offer := await unless(leaving, find_run(stack, choice, say))) is not None:
+        say(f"joining run {offer.config.name!r} of {offer.trainer.address}")
+        async with (
+            run_calls(stack, offer.identity, say) as rpc,
+            run_directory(stack, rpc, offer.run),
+        ):
+            if await is_impostor(rpc, offer.trainer):
+                choice.over(offer)
+                continue
+            server = stage_server(stack, offer, threads, device, rpc, say)
+            begins(server)
+            end = await serve_run(stack, rpc, choice, server, offer, leaving, say)
+            no_member = own_refusal(rpc)
+        if not isinstance(end, Unusable):
+            return ServedRun(offer, server, end, no_member)
+        if stack.config.invite or isinstance(end, DeviceLost):
+            raise end
+        choice.refuse(offer, str(end), clock())
+    return None
 
 
 def chosen_device(serve: ServeConfig) -> torch.device:
@@ -209,11 +284,15 @@ def stage_server(
         say=say,
         background=threads.background,
         secret=os.urandom(32),
-        chain=voters_chain(stack.config.state, offer.identity, say),
+        chain=voters_chain(
+            stack.config.state if may_vote_here(stack, config) else None, offer.identity, say
+        ),
         origin=offer.identity.origin,
         free_bytes=functools.partial(free_bytes, device),
         kept_bytes=serve.kept_mib * MIB,
-        saving=SavingLimits(serve.checkpoints, serve.checkpoint_mib * MIB),
+        saving=SavingLimits(
+            serve.checkpoints, serve.checkpoint_targets, serve.checkpoint_mib * MIB
+        ),
         partials=kept_pieces(stack.config.state),
     )
     return StageServer(context)
@@ -243,13 +322,34 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     require_dtypes(run, device)
     layout = layout_of(run, stage_blocks(run, stage))
     engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * layout.state_bytes
-    free = free_bytes(device)
+    free = free_for_stage(run, stage, layout.state_bytes, functools.partial(free_bytes, device))
     graphs = GraphLimits(
         graph_bytes(serve.graph_mib, device, free, engine_bytes),
         room_bytes(free, engine_bytes),
         serve.recompute,
     )
     return torch_engine(run, stage, device, graphs, compiles=serve.compiled)
+
+
+def free_for_stage(
+    run: RunConfig, stage: int, state_bytes: int, free_bytes: Callable[[], int | None]
+) -> int | None:
+    """Return the free memory; Unusable if a stage does not fit, before any of it is made.
+
+    A host without memory ends a process without a word, and maybe others with it.
+    """
+    free, least = free_bytes(), int(HELD_BYTES_PER_STATE_BYTE * state_bytes)
+    if free is not None and least > free:
+        gc.collect()  # the stage before this one may still hold some
+        _give_back_freed_memory()
+        free = free_bytes()
+    if free is not None and least > free:
+        raise Unusable(
+            f"stage {stage} of run {run.name!r} takes {least / GB:.1f} GB of memory at least, and "
+            f"{free / GB:.1f} GB are free: free some, serve on a larger machine, or have the run "
+            "cut into more stages (run.stages)"
+        )
+    return free
 
 
 def kept_pieces(state: Path | None) -> PartialFolder | None:
@@ -280,19 +380,23 @@ def voters_chain(
 
 async def serve_run(
     stack: NodeStack,
+    rpc: Rpc,
     choice: RunChoice,
     server: StageServer,
     offer: RunOffer,
     leaving: LeaveRequest,
     say: Say,
-) -> str:
-    """Serve until the run ends, or we leave, or go to another run; returns the reason."""
+) -> str | Unusable:
+    """Serve until the run ends, or we leave, or go to another run; returns the reason.
+
+    That is Unusable if the run cannot be served here.
+    """
     async with asyncio.TaskGroup() as tasks:
         work = tasks.create_task(_run(server))
         beside = [
             tasks.create_task(_leave(server, work, leaving)),
             tasks.create_task(_tell(server, offer, say)),
-            tasks.create_task(follow_run(stack, choice, offer, server.seeker)),
+            tasks.create_task(follow_run(stack, choice, offer, server.seeker, rpc)),
         ]
         if (directory := stack.directories.get(offer.run)) is not None:
             directory.enter_through([offer.trainer])
@@ -303,8 +407,12 @@ async def serve_run(
     return "left" if work.cancelled() else work.result()
 
 
-async def follow_run(stack: NodeStack, choice: RunChoice, lost: RunOffer, seeker: Seeker) -> None:
+async def follow_run(
+    stack: NodeStack, choice: RunChoice, lost: RunOffer, seeker: Seeker, rpc: Rpc
+) -> None:
     """Look a run up again whenever its server looks for a trainer; until cancelled.
+
+    `rpc`: the calls of the run, by which trainers prove that they are some.
 
     The server is told which trainers of its run answer, of those that the DHT and the run's
     directory name. If none does and another run can be joined, a server that may go gives its run
@@ -323,6 +431,7 @@ async def follow_run(stack: NodeStack, choice: RunChoice, lost: RunOffer, seeker
         named = [one for one in trainers_named(stack, lost.run) if one.peer not in peers]
         there = await answering(stack.rpc, [*named, *(offer.trainer for offer in offers)])
         ours = [trainer for trainer in (*offered, *named) if trainer in there]
+        ours = await proven_trainers(rpc, ours)
         others = [o for o in offers if o.run != lost.run and o.trainer in there]
         if ours:
             seeker.found(ours)
@@ -341,14 +450,18 @@ def standing_of(server: StageServer) -> RunRole:
     return RunRole(RoleKind.SERVER, activity, server.stage, figures(version))
 
 
-async def _run(server: StageServer) -> str:
+async def _run(server: StageServer) -> str | Unusable:
     try:
         return await server.run()
     except RunEnded as error:
         return str(error)
+    except Unusable as error:
+        return error
 
 
-async def _leave(server: StageServer, work: asyncio.Task[str], leaving: LeaveRequest) -> None:
+async def _leave(
+    server: StageServer, work: asyncio.Task[str | Unusable], leaving: LeaveRequest
+) -> None:
     await leaving.wait()
     await server.leave(leaving.grace_s)
     await asyncio.wait((work,), timeout=END_S)
@@ -356,8 +469,9 @@ async def _leave(server: StageServer, work: asyncio.Task[str], leaving: LeaveReq
 
 
 async def _tell(server: StageServer, offer: RunOffer, say: Say) -> None:
-    """Say which stage we serve, each time that it changes."""
-    stage: int | None = None
+    """Say which stage we serve, each time that we begin to: after a move, or out of the run."""
+    sessions = 0
     while True:
-        stage = await server.serving(other_than=stage)
-        say(f"serving stage {stage} of {offer.config.stages}, weights of step {server.version}")
+        sessions = await server.serving(sessions)
+        stage, version = server.stage, server.version
+        say(f"serving stage {stage} of {offer.config.stages}, weights of step {version}")

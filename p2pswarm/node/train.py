@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +15,9 @@ import torch
 from p2pswarm.base.errors import RunEnded, SwarmError, Unusable
 from p2pswarm.base.files import Written, write_text
 from p2pswarm.base.ids import PeerId
+from p2pswarm.base.problems import Problems
 from p2pswarm.checkpoint.checkpoint_io import on_thread
+from p2pswarm.checkpoint.weights_name import weights_name
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside
 from p2pswarm.discovery.gossip.messages import RunRole
@@ -24,17 +27,17 @@ from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.progress.answers import LatestBalance, LatestStatus
 from p2pswarm.node.progress.curves import recorded
-from p2pswarm.node.progress.output import output
+from p2pswarm.node.progress.output import date_time, output
 from p2pswarm.node.progress.reporter import Reporter
 from p2pswarm.node.progress.wandb_curves import sent
-from p2pswarm.node.run.closed_run import run_calls, until_out
+from p2pswarm.node.run.closed_run import may_vote, run_calls, until_out
 from p2pswarm.node.run.discovery import announce, announce_end, ends, offered
-from p2pswarm.node.run.preparation import PreparedRun, prepare_run
+from p2pswarm.node.run.preparation import PreparedRun, check_run, prepare_run
 from p2pswarm.node.run.resume import proof_of, saving_plan
 from p2pswarm.node.run.run_entry import RunEntry, enter_run
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.node.run.run_text import describe
-from p2pswarm.node.run.weights_file import model_size, state_sizes, weights_name, write_run
+from p2pswarm.node.run.weights_file import model_size, state_sizes, write_run
 from p2pswarm.node.serve import tensors_within
 from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.stack import NodeStack, Say
@@ -48,7 +51,7 @@ from p2pswarm.settings.config import NodeConfig, RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceReport
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext, raised
 from p2pswarm.trainer.leadership.participant import Trainer
-from p2pswarm.trainer.reports.reports import RunFinished
+from p2pswarm.trainer.reports.reports import Leads, RunFinished, WentBack
 
 LEFT_EARLY = 130  # exit code: the run is not over; scripts should know
 SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small model's weights
@@ -60,6 +63,11 @@ log = logging.getLogger(__name__)
 def prepare(config: NodeConfig, identity: Identity, say: Say) -> PreparedRun:
     """Return what a trainer needs no swarm for; its input is wrong before its node begins."""
     return prepare_run(config, identity.peer_id.short, say)
+
+
+def check(config: NodeConfig, problems: Problems) -> None:
+    """Tell `problems` all that would keep this role from beginning."""
+    check_run(config, problems)
 
 
 async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, say: Say) -> int:
@@ -119,26 +127,31 @@ class LostText:
 async def _shown(config: NodeConfig, entry: RunEntry) -> AsyncIterator[Callable[[Event], None]]:
     """Give what shows an event, and writes and sends the curves."""
     name, train = config.run.name, config.train
-    with (
-        output(train.progress, config.run.steps, f"run {name}") as show,
-        recorded(train.curves, show) as told,
-        contextlib.ExitStack() as sending,
-    ):
-        yield sending.enter_context(sent(train.wandb, entry.identity, told))
-        await asyncio.to_thread(sending.close)  # it may wait for the service, and others for us
+    async with output(train.progress, config.run.steps, f"run {name}") as show:
+        with (
+            recorded(train.curves, show, entry.identity.run.hex(), date_time) as told,
+            contextlib.ExitStack() as sending,
+        ):
+            yield sending.enter_context(sent(train.wandb, entry.identity, told))
+            await asyncio.to_thread(sending.close)  # it may wait for the service, and others for us
 
 
 class RunReports:
     """The trainer's reports as events for `tell`, and as the answers to who asks about the run."""
 
     def __init__(
-        self, rpc: Rpc, identity: RunIdentity, tell: Callable[[Event], None], endpoint: Endpoint
+        self,
+        rpc: Rpc,
+        identity: RunIdentity,
+        tell: Callable[[Event], None],
+        endpoint: Endpoint,
+        done: int,
     ) -> None:
+        """`done`: the steps that are decided, as far as this trainer knows."""
         self._bans, self._links = endpoint.bans, endpoint.links
-        done = identity.origin.version if identity.origin else 0
         run = identity.config
         self._reporter = Reporter(run, model_size(run).parameters, done)
-        self._status = LatestStatus(identity.run, run.stages, done)
+        self._status = LatestStatus(identity.run, run.stages, done, run.batch.microbatches)
         self._tell = tell
         self._loop = asyncio.get_running_loop()
         self._balance = LatestBalance(identity.run, run.balance.rule)
@@ -151,6 +164,8 @@ class RunReports:
         now_s = self._loop.time()
         if isinstance(report, BalanceReport):
             self._balance.on_report(report, now_s)
+        if isinstance(report, Leads | WentBack):
+            self._status.go_on_after(report.version)
         for event in self._reporter.on_report(report, now_s):
             self._status.on_event(event, now_s)
             self._tell(event)
@@ -208,6 +223,7 @@ async def _context(
     text_lost: Callable[[Unusable], None],
 ) -> TrainerContext:
     config, identity = stack.config, entry.identity
+    done = entry.place.restored.learner.chain.head.version
     saving = await on_thread(
         lambda: saving_plan(config.checkpoint, stack.identity, identity.corpus)
     )
@@ -218,7 +234,7 @@ async def _context(
         run=identity.config,
         run_id=identity.run,
         corpus=corpus,
-        report=RunReports(rpc, identity, tell, stack.endpoint).on_report,
+        report=RunReports(rpc, identity, tell, stack.endpoint, done).on_report,
         rng=Random(os.urandom(32)),
         chain=entry.place,
         trainers=entry.trainers,
@@ -226,6 +242,7 @@ async def _context(
         origin=entry.resumed,
         proof=proof_of(identity, entry.resumed),
         text_lost=text_lost,
+        may_vote=functools.partial(may_vote, rpc),
     )
 
 

@@ -1,6 +1,7 @@
 """The file of devices that a user writes, as checked values, and the fleet that they make."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.plan.fleet import BYTES_PER_GBIT, CODECS, CONNECTIONS_MAX, DeviceFleet
-from p2pswarm.plan.network import DeviceNetwork, Floats, shipped_network
+from p2pswarm.plan.network import DeviceNetwork, Floats, RegionNetwork, shipped_network
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.limits import Between, OneOf, Text
 
@@ -17,6 +18,8 @@ TFLOPS = 1e12
 WINDOW_GBIT = 0.085  # what one connection has on its way over a long road, in the data of `aws`
 AGGREGATES = {"skyplane"}
 """Networks whose rates are those of 64 connections together."""
+
+SITE_RTT_S = 0.001  # a local network, between a trainer and the one device beside it
 
 UNKNOWN = math.inf
 """A machine of which only the speed is known can be simulated; to plan takes all."""
@@ -126,7 +129,7 @@ def fleet_of(given: DeviceFile) -> DeviceFleet:
         for number in range(1, entry.count + 1)
     )
     sites = list(dict.fromkeys(entry.region for entry in entries))
-    rtt_s_ss, gbps_ss = _links(given, sites)
+    rtt_s_ss, gbps_ss = _links(given, sites, AGGREGATES)
     site_n = [sites.index(entry.region) for entry in entries]
     pick = np.ix_(site_n, site_n)
     latency_s_nn, gbps_nn = rtt_s_ss[pick] / 2, gbps_ss[pick]
@@ -144,8 +147,23 @@ def fleet_of(given: DeviceFile) -> DeviceFleet:
     )
 
 
-def _links(given: DeviceFile, sites: list[str]) -> tuple[Floats, Floats]:
-    """Round trips (s) and rates of one connection (Gbit/s) between sites."""
+def region_network(given: DeviceFile) -> RegionNetwork:
+    """The sites of the devices and of the trainer, with the file's own links among them."""
+    trainer = (given.trainer_region,) if given.trainer_region else ()
+    sites = list(dict.fromkeys([*(entry.region for entry in given.device), *trainer]))
+    rtt_s_ss, gbps_ss = _links(given, sites, frozenset())
+    np.fill_diagonal(rtt_s_ss, np.nan_to_num(rtt_s_ss.diagonal(), nan=SITE_RTT_S))
+    rows = (tuple(map(tuple, matrix_ss.tolist())) for matrix_ss in (rtt_s_ss, gbps_ss))
+    return RegionNetwork(given.network or "of the file", "the file's links", tuple(sites), *rows)
+
+
+def _links(
+    given: DeviceFile, sites: list[str], aggregates: Collection[str]
+) -> tuple[Floats, Floats]:
+    """Round trips (s) and rates (Gbit/s) between sites.
+
+    `aggregates`: networks of whose rates the part of one connection is wanted.
+    """
     count = len(sites)
     rtt_s_ss, gbps_ss = np.full((2, count, count), np.nan)
     if given.network:
@@ -156,7 +174,7 @@ def _links(given: DeviceFile, sites: list[str]) -> tuple[Floats, Floats]:
         here = [sites.index(site) for site in known]
         rtt_s_ss[np.ix_(here, here)] = np.array(shipped.rtt_s)[np.ix_(places, places)]
         rates_ss = np.array(shipped.gbps)[np.ix_(places, places)]
-        if given.network in AGGREGATES:
+        if given.network in aggregates:
             rates_ss = np.minimum(rates_ss, WINDOW_GBIT / rtt_s_ss[np.ix_(here, here)])
         gbps_ss[np.ix_(here, here)] = rates_ss
     for link in given.link:
@@ -179,8 +197,8 @@ def _require_all(given: DeviceFile, sites: list[str], gbps_ss: Floats) -> None:
         counts[entry.region] += entry.count
     for a, b in np.argwhere(np.isnan(gbps_ss)):
         one, other = sites[a], sites[b]
-        if a == b and counts[one] == 1:
-            gbps_ss[a, b] = 1.0  # of a device to itself: never used
+        if a == b and counts[one] <= 1:
+            gbps_ss[a, b] = 1.0  # of a device to itself; or to a simulated trainer beside it
             continue
         raise Unusable(
             f"there is no link between {one!r} and {other!r}: add [[link]] with between = "

@@ -224,16 +224,17 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.1g} s" if seconds < 1 else f"{seconds:.0f} s"
 
 
-def to_line(event: Event) -> str:
-    """An event as one line of JSON, without the line end."""
+def to_line(event: Event, at: str = "") -> str:
+    """An event as one line of JSON, without the line end; `at`: its date and time, if not empty."""
     fields = {"event": type(event).__name__.lower(), **dataclasses.asdict(event)}
-    return json.dumps(fields, separators=(",", ":"))
+    return json.dumps(fields | ({"at": at} if at else {}), separators=(",", ":"))
 
 
 def from_line(line: str) -> Event:
     """Read an event that `to_line` wrote; ValueError for any other line."""
     try:
         fields: Any = json.loads(line)
+        fields.pop("at", None)  # of people and of other programs: a run knows no dates
         event: Event = _read(KINDS[fields.pop("event")], fields)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not an event of a run: {line[:80]!r}") from error

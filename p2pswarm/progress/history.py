@@ -32,6 +32,14 @@ class Kill:
     step: int
 
 
+@dataclass(frozen=True, slots=True)
+class ShownNote:
+    """An event that the page shows as a sentence, and its date and time."""
+
+    at: str
+    event: Event
+
+
 class RunHistory:
     """All events of a run so far."""
 
@@ -39,16 +47,16 @@ class RunHistory:
         self.steps: list[Stepped] = []
         self.held_out: list[HeldOut] = []
         self.peers: tuple[PeerLine, ...] = ()
-        self.notes: deque[Event] = deque(maxlen=NOTES_SHOWN)
-        """Events that the page shows as sentences."""
+        self.notes: deque[ShownNote] = deque(maxlen=NOTES_SHOWN)
+        """The last events that are sentences."""
         self.kills: list[Kill] = []
         self.moves: list[Relocated] = []
         self.waiting: Waiting | None = None
         self.started: Started | None = None
         self.ended: Ended | None = None
 
-    def on_event(self, event: Event) -> None:
-        """Add one event."""
+    def on_event(self, event: Event, at: str = "") -> None:
+        """Add one event; `at`: its date and time, for people."""
         match event:
             case Stepped():
                 self.steps.append(event)
@@ -57,10 +65,10 @@ class RunHistory:
             case Peers():
                 self.peers = event.peers
             case Note() | Checkpointed():
-                self.notes.append(event)
+                self.notes.append(ShownNote(at, event))
             case Relocated():
                 self.moves.append(event)
-                self.notes.append(event)
+                self.notes.append(ShownNote(at, event))
             case Waiting():
                 self.waiting = event if event.stages else None
             case Started():

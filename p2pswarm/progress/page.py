@@ -1,6 +1,6 @@
 """A run as people see it: a live page of a terminal, drawn repeatedly; or lines for a log file.
 
-Units:   seconds since the first step; nats per byte.
+Units:   nats per byte.
 """
 
 import math
@@ -12,13 +12,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from p2pswarm.progress.events import Event, Peers, Stepped
+from p2pswarm.progress.events import Ended, Event, Peers, Started, Stepped, Waiting
 from p2pswarm.progress.history import RunHistory
 from p2pswarm.progress.printable import printable
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 CURVE_CHARS = 60  # a longer line shows no more
 CURVE_CHARS_MIN = 8
+SILENCE_MAX_S = 60.0  # people look at a log after some minutes, and ask whether it hangs
 STEP_EVERY_S = 5.0  # one line of a step in this time is enough for a run of minutes or days
 
 
@@ -31,7 +32,7 @@ def page(history: RunHistory, steps: int, title: str) -> RenderableType:
         parts.append(_peers(history))
     if history.notes:
         parts.append(Text())
-        parts += [_note(note.seconds, note.text) for note in history.notes]
+        parts += [_note(note.at, note.event.text) for note in history.notes]
     return Panel(Group(*parts), title=title, title_align="left", border_style="dim")
 
 
@@ -80,8 +81,8 @@ def _peers(history: RunHistory) -> RenderableType:
     return table
 
 
-def _note(seconds: float, text: str) -> Text:
-    return Text.assemble((f"{seconds:7.1f} s  ", "dim"), printable(text))
+def _note(at: str, text: str) -> Text:
+    return Text.assemble((f"{at}  ", "dim"), printable(text))
 
 
 class Curve:
@@ -110,17 +111,52 @@ def curve(values: list[float], chars: int) -> str:
 
 
 class LineFormat:
-    """Chooses the events to print, and formats them."""
+    """Chooses the events to print, and says that the run goes on where there are none.
 
-    def __init__(self) -> None:
+    A line begins with the date and time, which the caller tells as `at`; `now_s` is on its clock.
+    """
+
+    def __init__(self, now_s: float) -> None:
         self._next_s = 0.0
+        self._told_s = now_s
+        """When the last line was printed."""
+        self._state = "waiting for the first step"
+        self._servers = ""
 
-    def line(self, event: Event) -> str | None:
+    def line(self, event: Event, now_s: float, at: str) -> str | None:
         """The line for an event, or None if it is to be left out."""
+        self._follow(event)
         if isinstance(event, Peers):
             return None
         if isinstance(event, Stepped):
             if event.seconds < self._next_s:
                 return None
             self._next_s = event.seconds + STEP_EVERY_S
-        return f"{event.seconds:8.1f} s  {event.text}"
+        self._told_s = now_s
+        return f"{at}  {event.text}"
+
+    def silence(self, now_s: float, at: str) -> str | None:
+        """A line that says what the run is doing, if none has come for long; else None."""
+        if now_s < self._told_s + SILENCE_MAX_S or not self._state:
+            return None
+        self._told_s = now_s
+        return f"{at}  still {self._state}{self._servers}"
+
+    def _follow(self, event: Event) -> None:
+        match event:
+            case Waiting():
+                self._state = event.text if event.stages else "waiting for the next step"
+            case Started():
+                self._state = "computing the first step"
+            case Stepped():
+                self._state = f"computing step {event.step + 1}"
+            case Peers():
+                ready = sum(peer.ready for peer in event.peers)
+                rate = sum(peer.rate_per_s for peer in event.peers)
+                self._servers = (
+                    f": {ready} of {len(event.peers)} servers are ready, and count {rate:.2g} "
+                    "microbatches/s together"
+                )
+            case Ended():
+                self._state = "" if event.failed else "saving what was learnt"
+                self._servers = ""

@@ -93,6 +93,9 @@ class Candidates:
     def settle(self, peer: bytes, times: PushTimes) -> None:
         """A server has computed a push."""
 
+    def unanswered(self, peer: bytes, held_s: float) -> None:
+        """A push was taken from a server that had it for so long and had not computed it."""
+
     def over(self, peer: bytes, chosen_s: float) -> None:
         """What was given to a server then is there no more; told once, after all else."""
 
@@ -238,8 +241,10 @@ class PushProgress:
         )
         self._learning.settle(self._peer, times)
 
-    def ended(self) -> None:
+    def ended(self, now_s: float) -> None:
         """The push to the server that was asked is over, or was cancelled."""
+        if self.state is PushState.SENT:
+            self._learning.unanswered(self._peer, now_s - self._started_s)
         self._learning.over(self._peer, self._asked_s)
 
     def failed(self, error: SwarmError, now_s: float) -> None:

@@ -86,7 +86,7 @@ async def push_to_any(
             except SwarmError as error:
                 progress.failed(error, loop.time())
             finally:
-                progress.ended()
+                progress.ended(loop.time())
         elif not progress.over:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(progress.next_deadline_s()):

@@ -65,9 +65,13 @@ class _ServerEstimate:
         """Return what it was charged, without what it has yet to answer."""
         return self.charged_s - len(self.pending_s) * self.expected_s
 
-    def behind(self, now_s: float) -> bool:
-        """Return whether it has had something for much longer than it usually takes."""
-        return bool(self.pending_s) and now_s - self.pending_s[0] > self.late_s
+    def behind(self, now_s: float, usual_late_s: float) -> bool:
+        """Return whether it has had something for much longer than it usually takes.
+
+        `usual_late_s`: how long others take that are behind, for one that never answered.
+        """
+        late_s = usual_late_s if self.measured_s.value is None else self.late_s
+        return bool(self.pending_s) and now_s - self.pending_s[0] > late_s
 
 
 class Router(Candidates):
@@ -91,7 +95,7 @@ class Router(Candidates):
 
     * What was granted and has no receipt. A server that has had a microbatch of ours for twice as
       long as it usually takes is behind: it gets nothing new, if another is not behind, until it
-      answers.
+      answers. One that never answered is behind when it is later than all others would be.
     * What happens downstream. A receipt tells how long gradients take to come back to that server.
       If that is more than four times the median of its stage, its time counts as longer by the
       square of what is beyond. A server from which nothing goes on is so left alone, however fast
@@ -146,7 +150,8 @@ class Router(Candidates):
         free = [s for s in self._sound() if s.busy_until_s <= now_s]
         if not free:
             return None
-        going = [s for s in free if not s.behind(now_s)] or free
+        late_s = self._usual_late_s()
+        going = [s for s in free if not s.behind(now_s, late_s)] or free
         server, charge_s, end_s = None, 0.0, float("inf")
         usual_s = DOWNSTREAM_USUAL * self._usual_gradient_s
         for one in going:  # each push looks at all: this is what it costs
@@ -164,6 +169,25 @@ class Router(Candidates):
         server.charged_s = end_s
         server.pending_s.append(now_s)
         return server.member
+
+    def _usual_late_s(self) -> float:
+        """Return how late a server may be that never answered: twice the slowest of the others."""
+        if not self._measured or self._measured == len(self._servers):
+            return float("inf")
+        measured = [s.late_s for s in self._servers.values() if s.measured_s.value is not None]
+        return BEHIND * max(measured)
+
+    def unanswered(self, peer: bytes, held_s: float) -> None:
+        """A push was taken from a server that had it for so long and had not computed it.
+
+        So it takes at least as long: who learns only from answers takes a server that never
+        answers for as fast as the others.
+        """
+        server = self._servers.get(peer)
+        if server is not None and held_s > server.expected_s:
+            first = server.measured_s.value is None
+            server.settled(held_s, held_s)
+            self._measured += first
 
     def over(self, peer: bytes, chosen_s: float) -> None:
         """What was given to a server then is not there any more, whatever became of it."""

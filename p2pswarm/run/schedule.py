@@ -26,6 +26,11 @@ def learning_rate(run: RunConfig, step: int) -> float:
     return optimizer.learning_rate * (optimizer.final_share + (1 - optimizer.final_share) * left)
 
 
+def warms_on(run: RunConfig) -> bool:
+    """Return whether the warm-up is longer than the run or its schedule."""
+    return run.optimizer.warmup_steps > (run.optimizer.decay_steps or run.steps)
+
+
 def _left(optimizer: OptimizerConfig, done: float) -> float:
     """What is left of the way from the peak to the end, from 1 to 0; `done`: of the steps."""
     match optimizer.schedule:

@@ -164,7 +164,10 @@ class Leadership:
 
     async def _ask(self, trainer: Contact) -> None:
         context = self._context
-        question = WhoLeads(context.run_id, self._lifecycle.incarnation)
+        address = str(context.rpc.contact.address) if self.node else ""
+        question = WhoLeads(
+            context.run_id, self._lifecycle.incarnation, address, records=self.records
+        )
         try:
             answer = await context.rpc.call(trainer, question, ANSWER_S)
             learn_all(context.cards, answer, trainer.peer)

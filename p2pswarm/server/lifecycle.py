@@ -333,7 +333,9 @@ class Lifecycle:
             return
         if self._met:
             self._pauses.in_run(now_s)
-            self._remarks.append(f"out of the run, joining again: {reason}")
+            moves = self.sent_to is not None
+            what = "leaving this stage" if moves else "out of the run, joining again"
+            self._remarks.append(f"{what}: {reason}")
         self._move(ServerState.OUT)
         several = self.trainers.several
         if self._met and several and not (self._called_away or self.sent_to is not None):

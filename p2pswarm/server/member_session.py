@@ -33,7 +33,9 @@ class SavingLimits:
     """The limits of this machine for the run's checkpoints."""
 
     allowed: bool = True
-    """It writes where the trainer says."""
+    """It writes checkpoints at all."""
+    targets: tuple[str, ...] = ()
+    """The folders and URLs that its owner lets trainers name; none: it opens nothing."""
     window_bytes: int = WINDOW_BYTES
     """Memory for what a checkpoint still lacks when a commit changes the weights."""
 

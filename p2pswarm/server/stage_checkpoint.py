@@ -4,7 +4,7 @@ Errors:  NotSaved for an order that is not carried out; BadCheckpoint for a chec
   not the one that the run began from.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from p2pswarm.base.errors import NotSaved, OtherCheckpoint
 from p2pswarm.checkpoint.catalogue import Checkpoint, open_checkpoint
@@ -12,7 +12,7 @@ from p2pswarm.checkpoint.checkpoint_manifest import SavedStage
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.digests import StateHasher
 from p2pswarm.checkpoint.names import CheckpointId, parse_folder
-from p2pswarm.checkpoint.targets import open_store
+from p2pswarm.checkpoint.targets import may_use, open_store
 from p2pswarm.checkpoint.writer import StageToSave
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of
@@ -25,8 +25,11 @@ from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.flat_layout import FlatLayout
 
 PROGRESS_EVERY_S = 1.0  # people watch it
-CHAIN_MARK = "::"
-"""In a URL of fsspec: one file system inside another, which a peer has no business to ask for."""
+TARGET_SHOWN = 60  # characters of what a peer names, in a line for people
+
+
+class NotAllowed(NotSaved):
+    """An order that this machine's owner does not let it carry out: another one may write."""
 
 
 def require_allowed(context: ServerContext, order: SaveState) -> None:
@@ -34,9 +37,9 @@ def require_allowed(context: ServerContext, order: SaveState) -> None:
     if order.run != context.run_id:
         raise NotSaved("that run is not served here")
     if not context.saving.allowed:
-        raise NotSaved("it writes no checkpoints (serve.checkpoints = false)")
-    if not _may_be_named(order.target):
-        raise NotSaved(f"{order.target[:60]!r} is no target that a trainer may name")
+        raise NotAllowed("it writes no checkpoints (serve.checkpoints = false)")
+    if not _may_be_named(order.target, context.saving.targets):
+        raise NotAllowed(_not_named(order.target))
 
 
 def stage_to_save(
@@ -55,9 +58,17 @@ def stage_to_save(
     )
 
 
-def _may_be_named(target: str) -> bool:
+def _may_be_named(target: str, allowed: Sequence[str]) -> bool:
     """Return whether a trainer may have this server open a target."""
-    return bool(target) and target.isprintable() and CHAIN_MARK not in target
+    return bool(target) and target.isprintable() and may_use(target, allowed)
+
+
+def _not_named(target: str) -> str:
+    """Return what is said of a target that a server's owner does not let a trainer name."""
+    return (
+        "a server opens no target but those that its owner names, and "
+        f"{target[:TARGET_SHOWN]!r} is none: serve.checkpoint_targets, or --checkpoint-target"
+    )
 
 
 def require_version(held: HeldVersion, order: SaveState) -> None:
@@ -74,9 +85,9 @@ def too_slow(order: SaveState) -> NotSaved:
     )
 
 
-def failed(order: SaveState, reason: str) -> Saving:
-    """The note that nothing is saved."""
-    return Saving(order.run, order.step, 0, 0, reason[:REASON_CHARS])
+def failed(order: SaveState, reason: str, *, allowed: bool = True) -> Saving:
+    """The note that nothing is saved; not `allowed`: and will not be, by this server."""
+    return Saving(order.run, order.step, 0, 0, reason[:REASON_CHARS], not allowed)
 
 
 class ProgressNotes:
@@ -96,16 +107,23 @@ class ProgressNotes:
 
 
 def source_of(
-    order: LoadState, origin: RunOrigin | None, run: RunConfig, blocks: range
+    order: LoadState,
+    origin: RunOrigin | None,
+    run: RunConfig,
+    blocks: range,
+    targets: Sequence[str],
 ) -> Checkpoint:
     """Open the very checkpoint that the trainer names; `blocks`: those that are needed of it.
+
+    `targets`: those that a trainer may name here.
 
     `origin`: what the run began from, which its id covers. One of the run itself is named by the
     chain, and the trainer is taken at its word. Blocks until its manifest is read.
     """
-    named = not order.folder or parse_folder(order.folder) is not None
-    if not (named and _may_be_named(order.target)):
+    if order.folder and parse_folder(order.folder) is None:
         raise OtherCheckpoint("the trainer names no checkpoint, but another place")
+    if not _may_be_named(order.target, targets):
+        raise OtherCheckpoint(_not_named(order.target))
     source = order.source
     if source != origin and source.run != order.run:
         raise OtherCheckpoint("the trainer names a checkpoint that the run did not begin from")

@@ -20,6 +20,7 @@ from p2pswarm.run.state.version_reader import HeldVersion
 from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.stage_checkpoint import (
+    NotAllowed,
     ProgressNotes,
     StateInMemory,
     failed,
@@ -55,6 +56,7 @@ class Checkpointing:
         self._note = note
         self._tasks = tasks
         self._saving = False
+        self._refused = False
         self._from: asyncio.Future[LoadState] = asyncio.get_running_loop().create_future()
 
     async def receive(self, stream: Stream) -> Message | None:
@@ -83,15 +85,16 @@ class Checkpointing:
             log.info("no checkpoint was named: other members are asked for the weights")
         except Unusable as error:
             self._context.say(
-                f"stage {replica.stage} cannot be loaded here: {error}: waiting for another server "
-                "that has its weights"
+                f"stage {replica.stage} cannot be loaded here: {error}: its trainer or another "
+                "server is asked for the weights"
             )
 
     async def _load(self, order: LoadState) -> Snapshot:
         context, replica = self._context, self._replica
         origin, run = context.origin, context.run
         blocks = stage_blocks(run, replica.stage)
-        checkpoint = await on_thread(lambda: source_of(order, origin, run, blocks))
+        targets = context.saving.targets
+        checkpoint = await on_thread(lambda: source_of(order, origin, run, blocks, targets))
         layout = await on_thread(lambda: layout_of(run, blocks))
         state = StateInMemory(layout, replica.engine.state_bytes)
         async for piece in load_stage(checkpoint, layout):
@@ -117,8 +120,11 @@ class Checkpointing:
                 require_version(held, order)
                 await self._write(order, held)
         except SwarmError as error:
-            context.say(f"no checkpoint of step {order.step}: {error}")
-            self._note(failed(order, str(error)))
+            refused = isinstance(error, NotAllowed)
+            if not (refused and self._refused):  # an owner hears once what the owner has set
+                context.say(f"no checkpoint of step {order.step}: {error}")
+            self._refused = refused
+            self._note(failed(order, str(error), allowed=not refused))
         finally:
             self._saving = False
 

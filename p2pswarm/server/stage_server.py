@@ -34,7 +34,7 @@ from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.member_session_io import SessionParts, join_of, session_parts
 from p2pswarm.server.orders_io import Preparation
 from p2pswarm.server.replica import Replica
-from p2pswarm.server.weights_download import fetch_weights, make_replica
+from p2pswarm.server.weights_download import fetch_saved, fetch_weights, make_replica
 
 log = logging.getLogger(__name__)
 NOTHING = PrepareStage(None)
@@ -60,6 +60,8 @@ class StageServer:
         self._session: SessionParts | None = None
         self._former: SessionParts | None = None
         """Of the session that has ended, until its sum is closed."""
+        self._sessions = 0
+        """In how many it had the weights; a move is a session of its own."""
         self._changed, self._to_tell = Signal(), Signal()
         """The lifecycle has moved; the trainer is to be told something."""
         self.leadership = Leadership(context, self._end_session, self._moved)
@@ -90,11 +92,11 @@ class StageServer:
         """The version that its weights have, or would have if a commit came."""
         return self._replica.log.newest if self._replica else None
 
-    async def serving(self, other_than: int | None = None) -> int:
-        """Wait until it has the weights of a stage other than `other_than`; returns it."""
-        while self.stage is None or self.version is None or self.stage == other_than:
+    async def serving(self, sessions: int = 0) -> int:
+        """Wait until it has the weights in more sessions than so many; returns in how many."""
+        while self._sessions <= sessions:
             await self._changed.wait()
-        return self.stage
+        return self._sessions
 
     async def run(self) -> str:
         """Serve until the run ends, or `leave` or `give_up` is called; returns why."""
@@ -175,8 +177,9 @@ class StageServer:
         former, self._former = self._former, None
         if former is not None and former.replica is replica:
             replica.log.session_over(await former.closed_sum(void=lifecycle.thrown_out))
-        del former  # it holds the memory of a stage that may not be ours any more
+        del former  # as `replica`, it holds the memory of a stage that may not be ours any more
         join = await join_of(context, replica, self.leadership.records)
+        del replica
         async with contextlib.AsyncExitStack() as blocks:
             opening = blocks.enter_async_context(context.rpc.open_stream(trainer, join, None))
             stream = await self.seeker.knocking(lifecycle.knock_s(), opening)
@@ -201,15 +204,17 @@ class StageServer:
     async def _prepared(self, assigned: Assigned) -> Replica:
         """The replica of a stage: the one that is here, or a new one."""
         replica, context = self._replica, self._context
-        if replica is None or replica.stage != assigned.stage:
-            self._replica = self._donor = None  # free its memory before the new one's is allocated
+        before = None if replica is None else replica.stage
+        if replica is None or before != assigned.stage:
+            # free its memory before the new one's is allocated
+            replica = self._replica = self._donor = None
             try:
                 engine = await context.compute(lambda: context.make_engine(assigned.stage))
             except SwarmError as error:
                 why = f"stage {assigned.stage} cannot be served here: {error}"
-                if replica is not None:
-                    self._context = replace(context, stage=replica.stage)  # it goes back, and stays
-                raise (Unusable if replica is None else LinkLost)(why) from error
+                if before is not None:
+                    self._context = replace(context, stage=before)  # it goes back, and stays
+                raise (Unusable if before is None else LinkLost)(why) from error
             replica = self._replica = make_replica(context, assigned.stage, engine)
             self._donor = Donor(replica)
         return replica
@@ -238,6 +243,7 @@ class StageServer:
                 tasks.create_task(parts.worker.work())
                 await self._load(parts, assigned, kept)
                 lifecycle.loaded()
+                self._sessions += 1
                 self._moved()
                 await parts.failed  # or a task ends the session
             finally:
@@ -251,6 +257,8 @@ class StageServer:
         replica = parts.replica
         if assigned.loads:
             await parts.checkpointing.load(assigned.since)
+            session = parts.session
+            await fetch_saved(self._context, replica, session.trainer, session.members)
         await fetch_weights(self._context, replica, parts.session.members, parts.keeping.begin)
         assert replica.version is not None, "it was kept, drawn or loaded"
         parts.keeping.end()

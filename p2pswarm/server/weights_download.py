@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from p2pswarm.base.errors import NotSaved
+from p2pswarm.base.ids import Contact
 from p2pswarm.models.compute.base import Engine, part_sizes
 from p2pswarm.run.averaging.base import Compute
 from p2pswarm.run.member_view import MemberView
-from p2pswarm.run.messages.state import FetchPieces
+from p2pswarm.run.messages.state import FetchPieces, FetchSaved
 from p2pswarm.run.state.partial_state import PartialFile
 from p2pswarm.run.state.piece_download_io import Download
 from p2pswarm.server.member_session import ServerContext
@@ -39,6 +40,21 @@ async def fetch_weights(
         donors = partial(members.donors, replica.stage, me)
         await download.run(donors, loading.is_enough)
         await replica.loaded()
+
+
+async def fetch_saved(
+    context: ServerContext, replica: Replica, trainer: Contact, members: MemberView
+) -> None:
+    """Fetch what the run begins with from its coordinator, until it is whole or a member has it."""
+    loading, me = replica.loading, context.rpc.contact.peer
+    if replica.version is not None or loading is None:
+        return
+    opening = FetchSaved(context.run_id, replica.stage)
+
+    def enough() -> bool:
+        return loading.is_enough() or bool(members.donors(replica.stage, me))
+
+    await Download(context.rpc, opening, loading).run(lambda: (trainer,), enough)
 
 
 class PieceKeeping:

@@ -35,6 +35,7 @@ TARGET_CHARS_MAX = 1_000  # a checkpoint's target travels in a message
 LOG_LEVELS = ("debug", "info", "warning", "error")
 KEY_FILE = "identity.key"  # in the folder of `state`
 OWNER = re.compile("[0-9a-f]{64}")
+TARGETS_MAX = 16  # that one machine lets trainers name: more is a mistake
 RELAY_MB_S = 64.0  # half of a 1 Gbit/s line
 STATE_SHARE = 0.1
 """Of the upload, for newcomers: training keeps 90 %, and a newcomer is never starved."""
@@ -196,8 +197,11 @@ class RunConfig:
     checkpoint after `rewind_after_s`; or end after 30 s."""
     rewind_after_s: Annotated[float, Between(1.0, 1e6)] = 60.0
     """How long "rewind" waits: a server that was asleep or cut off for less brings them back."""
+    strangers: Annotated[str, OneOf("compute", "lead", "nothing")] = "compute"
+    """What peers may do that the run's owner has not invited: compute, and no more; lead: also
+    vote, stand by and lead; nothing: the run is closed, as `train.closed` makes it."""
     owner: str = ""
-    """The owner's public key in hexadecimal, for a closed run; `train.closed` fills it in."""
+    """The owner's public key in hexadecimal; filled in, where `state` keeps the key."""
     precision: Annotated[str, OneOf("full", "bf16")] = "full"
     """What blocks compute in: the model's dtype, or bfloat16 by autocast (docs/precision.md)."""
     weight_storage: Annotated[str, OneOf("full", "bf16")] = "full"
@@ -214,6 +218,11 @@ class RunConfig:
     balance: BalanceConfig = field(default_factory=BalanceConfig)
 
     @property
+    def closed(self) -> bool:
+        """True if only who is invited takes part."""
+        return self.strangers == "nothing"
+
+    @property
     def tied_ends(self) -> tuple[int, int] | None:
         """The two stages that have the tied tensor in common; None if no two have."""
         return (0, self.stages - 1) if self.model.tie and self.stages > 1 else None
@@ -228,6 +237,10 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.owner and not OWNER.fullmatch(self.owner):
             raise ValueError("owner is a public key: 64 digits from 0 to 9 and a to f")
+        if self.closed and not self.owner:
+            raise ValueError(
+                'strangers = "nothing" is for train.closed, or --closed, to fill in: use that'
+            )
         if self.precision == "bf16" and self.model.dtype != "float32":
             raise ValueError(f"precision bf16 is for model.dtype float32, not {self.model.dtype}")
         if self.precision == "bf16" and self.spot_check_share:
@@ -314,11 +327,18 @@ class ServeConfig:
     grace_s: Annotated[float, Between(0.0, 3_600.0)] = 20.0
     """The most seconds that leaving may take after SIGTERM, the notice that a machine ends."""
     checkpoints: bool = True
-    """Write checkpoints where the run's trainer says; false: never."""
+    """Write checkpoints, if a trainer names a target that is allowed; false: never."""
+    checkpoint_targets: tuple[str, ...] = ()
+    """Folders and URLs that a run's trainer may name for checkpoints, and places in them; empty:
+    this node opens nothing that a run names (docs/checkpoints.md)."""
     checkpoint_mib: Annotated[int, Between(1, 2**20)] = 96
     """Memory for what a checkpoint still lacks when the next step changes the weights."""
 
     def __post_init__(self) -> None:
+        if len(self.checkpoint_targets) > TARGETS_MAX or not all(self.checkpoint_targets):
+            raise ValueError(
+                f"checkpoint_targets has at most {TARGETS_MAX} folders or URLs, and no empty one"
+            )
         if self.parallel == "tensor" and "," not in self.device and self.device != "cuda:all":
             raise ValueError(f"parallel tensor is for several devices; device is {self.device}")
 
@@ -374,7 +394,7 @@ class NodeConfig:
     state: Path | None = None
     """A folder where a trainer or a server keeps what it must know after a restart; one a node."""
     invite: str = ""
-    """The invitation to a closed run: its text, or a file that has it."""
+    """The invitation of a run's owner: its text, or a file that has it."""
     log_level: Annotated[str, OneOf(*LOG_LEVELS)] = "warning"
     leave_at_eof: bool = False
     """Leave when stdin ends: then a program that starts nodes cannot leave them behind."""

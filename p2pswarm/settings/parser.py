@@ -43,8 +43,9 @@ from p2pswarm.settings.limits import (
 from p2pswarm.settings.names import unknown
 from p2pswarm.settings.train_config import TrainConfig
 
-RUN_VERSION = 6  # rises when a manifest's meaning, a run's arithmetic or its messages change
-STORED_VERSIONS = RUN_VERSION, 5  # of files that are read: since 5 only messages have changed
+RUN_VERSION = 7  # rises when a manifest's meaning, a run's arithmetic or its messages change
+STORED_VERSIONS = RUN_VERSION, 6, 5  # of files that are read: the arithmetic is the same since 5
+NEWER_SETTINGS = {"strangers": 7}  # of a run, and the version that they came with
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
 RUN_BYTES_MAX = 120 * 1024  # its JSON; with a trainer's card it is a message of several frames
 RUN_TAG = b"p2pswarm-run-2:"
@@ -73,6 +74,8 @@ class OtherRunVersion(BadMessage):
 def load(path: Path) -> NodeConfig:
     """Read a node's settings; paths in the file are relative to its folder."""
     table = read_table(path)
+    if "device" in table:
+        raise Unusable(f"{path}: a file of devices, for p2pswarm plan: name a node's settings")
     try:
         return _build(NodeConfig, table, "", path.parent)
     except ValueError as error:
@@ -85,7 +88,7 @@ def read_table(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             text = file.read(SETTINGS_BYTES_MAX + 1)
     except OSError as error:
-        raise Unusable(f"{path}: cannot be read: {error.strerror}") from error
+        raise Unusable(f"{path}: cannot be read: {error.strerror}; name another file") from error
     if len(text) > SETTINGS_BYTES_MAX:
         raise Unusable(f"{path}: larger than {SETTINGS_BYTES_MAX} bytes: not a settings file")
     try:
@@ -109,7 +112,10 @@ def from_values(kind: type[T], values: Mapping[str, object], key: str = "") -> T
 
 def run_to_json(run: RunConfig, version: int = RUN_VERSION) -> bytes:
     """The canonical JSON of a run: the same run gives the same bytes everywhere."""
-    whole = {"version": version, "run": dataclasses.asdict(run)}
+    settings = dataclasses.asdict(run)
+    for name in [name for name, since in NEWER_SETTINGS.items() if version < since]:
+        del settings[name]
+    whole = {"version": version, "run": settings}
     return json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 

@@ -49,7 +49,7 @@ class TrainConfig:
     suffixes: tuple[str, ...] = ()
     """Take only a folder's files with these endings, as [".txt", ".md"]; empty: every text file."""
     held_out_share: Annotated[float, Between(0.001, 0.5)] = HELD_OUT_SHARE
-    """The share of files (of bytes, if it is one; of rows) that is never trained on."""
+    """The share of the bytes of text files, or of rows, that is never trained on."""
     weights: Path | None = Path("weights.safetensors")
     """The file to write at the end, with the run's name and the step added; "" writes none."""
     curves: Path | None = None

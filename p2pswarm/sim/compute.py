@@ -44,6 +44,7 @@ DECAY_STEPS = 50.0  # so the reported loss falls; nothing depends on it
 PIECE_BYTES = 256 * 1024
 ENDS = 2  # of a model, which add to the elements that they have in common
 HEAD_BYTES = 16  # of a piece: its stage and its version
+LOOK_S = 0.25  # between two looks of a computation at a processor that is slow
 
 
 class NumberedCorpus(Corpus):
@@ -86,6 +87,8 @@ class Processor:
         """Seconds that it has computed so far."""
         self.worked: Callable[[float, float], None] = lambda _begun_s, _ended_s: None
         """Called with the begin and the end of each computation."""
+        self.slowness = 1.0
+        """So many times as long does all take now, as beside other programs."""
         self._owed_s = 0.0
         self._turn = asyncio.Lock()
 
@@ -98,9 +101,19 @@ class Processor:
             self.busy_s += taken_s
             if taken_s:
                 begun_s = asyncio.get_running_loop().time()
-                await asyncio.sleep(taken_s)
+                await self._work(taken_s)
                 self.worked(begun_s, begun_s + taken_s)
             return result
+
+    async def _work(self, left_s: float) -> None:
+        """Let the time of a computation pass; while it is slow, look now and then if it still is.
+
+        `left_s`: of an undisturbed processor.
+        """
+        while (slowness := self.slowness) > 1.0 and left_s * slowness > LOOK_S:
+            await asyncio.sleep(LOOK_S)
+            left_s -= LOOK_S / slowness
+        await asyncio.sleep(left_s * slowness)
 
     def spend(self, seconds: float) -> None:
         """Add to the time of the present work: seconds on a machine of speed 1."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from p2pswarm.sim.compute import Processor
 from p2pswarm.sim.link import WORLD, SimClock
 from p2pswarm.sim.network_conditions import Host
 from p2pswarm.sim.process import Population, SimPeer
@@ -35,6 +36,14 @@ class FaultKind(Enum):
     """The link between two machines ends, and can be made again at once."""
     SLOW = "slow"
     """A machine's link has a fiftieth of its rate, and each packet is late."""
+    WIPE = "wipe"
+    """A process ends and comes back as the same peer, whose disk is lost: with its key alone."""
+    CRAWL = "crawl"
+    """A server computes a hundred times slower, as beside another program on its processor."""
+    VISIT = "visit"
+    """A further server comes, and ends after a while."""
+    STANDBY = "standby"
+    """A further trainer comes and stands by, and ends after a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +66,15 @@ class Fault:
     """The time that it lasts; then the machine is back, or the path is whole."""
     seats: tuple[int, ...]
     silent: bool = False
-    """Of a death: a power cut, so that no kernel tells the peers."""
+    """Of a death: a power cut, so that no kernel tells the peers.
+
+    The disk is as at the last fsync in either case: a voter's entry is on it before the answer that
+    tells of it (`run/chain/chain_node.py`).
+    """
     step: int | None = None
     """The step that it is aimed at; None: it is not aimed."""
+    why: str = ""
+    """What it was aimed at, in words, if it was let happen by somebody who aims better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +85,7 @@ class FaultPlan:
     faults: tuple[Fault, ...] = ()
 
 
+CRAWLS = 100.0  # a processor that others use, or that computes without its GPU
 SLOWER = 50.0  # a link of 25 MB/s becomes one of 4 Mbit/s
 LATE_S = 0.15  # what a slow link adds to each way, as a full queue at a router does
 
@@ -96,6 +112,18 @@ class SeatedMachines(Protocol):
 
     def begin(self, seat: int, *, same: bool) -> None:
         """Let a machine take a seat: the same peer as before, or a new one."""
+        ...
+
+    def wipe(self, seat: int) -> None:
+        """Lose the disk of a seat's machine, which has ended."""
+        ...
+
+    def processor_at(self, seat: int) -> Processor | None:
+        """Return what a seat's machine computes with; None if it computes nothing."""
+        ...
+
+    def visit(self, *, trainer: bool, silent: bool) -> Callable[[], None]:
+        """Let a machine without a seat come; returns what ends it, unless the run needs it then."""
         ...
 
 
@@ -134,6 +162,12 @@ class FaultInjection:
             if clock is not None and fault.step == step:
                 clock.call_later(fault.at_s, self._begin, fault, context=WORLD)
 
+    def let_happen(self, fault: Fault) -> bool:
+        """Let a fault happen that is not in the plan, now; False if it cannot."""
+        happened = len(self.happened)
+        self._begin(fault)
+        return len(self.happened) > happened
+
     def _begin(self, fault: Fault) -> None:
         undo, clock = self._let_happen(fault), self._clock
         if undo is None:
@@ -151,20 +185,28 @@ class FaultInjection:
     def _let_happen(self, fault: Fault) -> Callable[[], None] | None:
         """Begin a fault; returns what ends it, or None if it cannot happen."""
         match fault.kind:
-            case FaultKind.KILL | FaultKind.RESTART:
-                return self._death(fault)
+            case FaultKind.KILL | FaultKind.RESTART | FaultKind.WIPE:
+                undo = self._death(fault)
             case FaultKind.FREEZE:
-                return self._freeze(fault.seats[0])
+                undo = self._freeze(fault.seats[0])
+            case FaultKind.CRAWL:
+                undo = self._crawl(fault.seats[0])
             case FaultKind.SLOW:
-                return self._slow(fault.seats[0])
+                undo = self._slow(fault.seats[0])
             case FaultKind.RESET:
-                near, far = self._hosts(fault)
-                self._population.reset(near, far)
-                return lambda: None
+                undo = self._reset(fault)
             case FaultKind.REJOIN:
-                return self._rejoin(fault.seats[0])
+                undo = self._rejoin(fault.seats[0])
             case FaultKind.CUT | FaultKind.ONE_WAY | FaultKind.ISLAND:
-                return self._cut(list(self._paths(fault)))
+                undo = self._cut(list(self._paths(fault)))
+            case FaultKind.VISIT | FaultKind.STANDBY:
+                trainer = fault.kind is FaultKind.STANDBY
+                undo = self._machines.visit(trainer=trainer, silent=fault.silent)
+        return undo
+
+    def _reset(self, fault: Fault) -> Callable[[], None]:
+        self._population.reset(*self._hosts(fault))
+        return lambda: None
 
     def _death(self, fault: Fault) -> Callable[[], None] | None:
         machines, seat = self._machines, fault.seats[0]
@@ -172,7 +214,21 @@ class FaultInjection:
         if not machines.process_at(seat).running or not machines.may_end(seat, same=same):
             return None
         machines.end(seat, silent=fault.silent, same=same)
-        return lambda: machines.begin(seat, same=same)
+        if fault.kind is not FaultKind.WIPE:
+            return lambda: machines.begin(seat, same=same)
+        machines.wipe(seat)
+        return lambda: machines.begin(seat, same=True)
+
+    def _crawl(self, seat: int) -> Callable[[], None] | None:
+        processor = self._machines.processor_at(seat)
+        if processor is None or processor.slowness > 1.0:
+            return None
+        processor.slowness = CRAWLS
+
+        def undo() -> None:
+            processor.slowness = 1.0
+
+        return undo
 
     def _freeze(self, seat: int) -> Callable[[], None] | None:
         process = self._machines.process_at(seat)

@@ -69,7 +69,7 @@ class Suspension:
         """True if the process runs nothing now."""
         self._stops = 0
         self._arrivals: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: list[Callable[[], object]] = []
 
     def stop(self) -> None:
         """Stop it; as often as it is stopped, it has to be continued."""
@@ -97,7 +97,7 @@ class Suspension:
         """Forget what came and was not read: the process has ended."""
         self._arrivals.clear()
 
-    def wait(self, resume: Callable[[], None]) -> None:
+    def wait(self, resume: Callable[[], object]) -> None:
         """Call `resume` when the process goes on: something was to run while it is stopped."""
         self._waiting.append(resume)
 

@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from contextvars import Context, copy_context
 from typing import Any, TypeVar
 
+from p2pswarm.net.os.event_loop import apart
 from p2pswarm.sim.link import PROCESS
 
 T = TypeVar("T")
@@ -244,7 +245,14 @@ def _seldom_collected() -> Iterator[None]:
 
 
 def run(main: Coroutine[Any, Any, T], seed: int) -> T:
-    """Run `main` to its end in virtual time; a failure is marked with the seed that replays it."""
+    """Run `main` to its end in virtual time; a failure is marked with the seed that replays it.
+
+    Where a loop runs already, as in a notebook, it has a thread of its own.
+    """
+    return apart(lambda: _run(main, seed))
+
+
+def _run(main: Coroutine[Any, Any, T], seed: int) -> T:
     try:
         with _seldom_collected(), asyncio.Runner(loop_factory=SimLoop) as runner:
             return runner.run(main)

@@ -1,7 +1,7 @@
 """The processes that run on simulated hosts, what they say of themselves, and their calls."""
 
 from collections.abc import Callable, Coroutine
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from p2pswarm.base.errors import (
@@ -40,6 +40,7 @@ from p2pswarm.net.rpc.framing import (
 from p2pswarm.net.rpc.handler_pool import HandlerPool, HandlerRequest
 from p2pswarm.net.wire.message import Message, decode, encode
 from p2pswarm.sim.link import DEAD_AFTER_S, WORLD, SimClock, SimLink, Suspension
+from p2pswarm.sim.message_watch import Moment, message_in
 from p2pswarm.sim.network_conditions import Host, Place, World, WorldConfig
 
 CARDS_READ = 16_384  # more than a large simulation has peers
@@ -96,6 +97,12 @@ class UnsignedCards:
         """Nothing: everybody's card is known already."""
         del card, heard_at
         return False
+
+
+MessageWatch = Callable[[type[Message], Moment, "SimProcess", Host], None]
+"""Told of a message: its class, the moment, the process that it leaves or at which it arrives, and
+the host of the other one. It may stop or end the process: then the message does not leave, or is
+not read."""
 
 
 class SimProcess:
@@ -155,21 +162,54 @@ class SimProcess:
         """Let the network tell this process something after `wait_s`."""
         self.clock.call_later(wait_s, self.take, event, *args, context=WORLD)
 
+    def sends(self, target: Host, args: tuple[Any, ...], send: Callable[[], object]) -> bool:
+        """Return whether what `args` bring leaves now.
+
+        A process that is stopped in the midst of its work calls `send` when it goes on.
+        """
+        self._watch(Moment.LEAVES, target, args)
+        if self.running and self.suspension.stopped:
+            self.suspension.wait(send)
+            return False
+        return self.running
+
+    def receive(self, source: Host, event: Callable[..., object], *args: Any) -> None:
+        """Let the network bring this process something from a host: now, or when it goes on."""
+        self._watch(Moment.ARRIVES, source, args)
+        self.take(event, *args)
+
+    def _watch(self, moment: Moment, other: Host, args: tuple[Any, ...]) -> None:
+        watch = self.population.on_message
+        if watch is None or not self.running or self.suspension.stopped:
+            return
+        if (message := message_in(args)) is not None:
+            watch(message, moment, self, other)
+
     def deliver(
         self, target: Host, size_bytes: int, event: Callable[..., None], *args: Any
     ) -> bool:
         """Call `event` when bytes of ours have come to `target`; False if they never will."""
+        send = partial(self._deliver, target, size_bytes, event, *args)
+        if self.sends(target, args, send):
+            return send()
+        return self.running
+
+    def _deliver(
+        self, target: Host, size_bytes: int, event: Callable[..., None], *args: Any
+    ) -> bool:
+        """As `deliver`, by the kernel."""
         if not self.running:
             return False
         link = self.population.link(self, target)
         if link is not None and not link.passes(self):
-            link.hold(self, lambda: self.deliver(target, size_bytes, event, *args))
+            link.hold(self, lambda: self._deliver(target, size_bytes, event, *args))
             return True
         clock = self.clock
         came_s = self.world.arrival_s(self.host, target, size_bytes, clock.time())
         if came_s is None:
             return False
-        clock.call_at(came_s, self.population.on_arrival, target, event, *args, context=WORLD)
+        arrive = self.population.on_arrival
+        clock.call_at(came_s, arrive, self.host, target, event, *args, context=WORLD)
         return True
 
     def dial_s(self, target: Host) -> float:
@@ -219,6 +259,8 @@ class Population(Generic[P]):
         self.clock = clock
         self.cards = UnsignedCards()
         """The card of every peer: where its host is."""
+        self.on_message: MessageWatch | None = None
+        """Told of each message, if anybody wants to know."""
         self._running: dict[int, P] = {}
         self._links: dict[tuple[int, int], SimLink] = {}
         """The links that streams use, by the indices of their hosts."""
@@ -290,13 +332,15 @@ class Population(Generic[P]):
             self._links[pair] = made
         return link
 
-    def on_arrival(self, target: Host, event: Callable[..., object], *args: Any) -> None:
+    def on_arrival(
+        self, source: Host, target: Host, event: Callable[..., object], *args: Any
+    ) -> None:
         """Bytes have come to a host: tell the process there, or the event that there is none."""
         process = self._running.get(target.index)
         if process is None:
             event(*args)
         else:
-            process.take(event, *args)
+            process.receive(source, event, *args)
 
     def links_of(self, host: Host) -> list[SimLink]:
         """The links of the processes on a host."""

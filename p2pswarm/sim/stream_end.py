@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from p2pswarm.base.errors import LinkLost
@@ -111,10 +112,16 @@ class SimStreamEnd:
 
     def post(self, size_bytes: int, event: Callable[..., None], *args: Any) -> None:
         """Call `event` at the other end when `size_bytes` have arrived, in order."""
-        if self.gone or not self.here.running:
+        send = partial(self._post, size_bytes, event, *args)
+        if not self.gone and self.here.sends(self.there.host, args, send):
+            send()
+
+    def _post(self, size_bytes: int, event: Callable[..., None], *args: Any) -> None:
+        """As `post`, by the kernel: also what was given to it before the stream ended here."""
+        if self._link.ended or not self.here.running:
             return
         if not self._link.passes(self.here):
-            self._link.hold(self.here, lambda: self.post(size_bytes, event, *args))
+            self._link.hold(self.here, lambda: self._post(size_bytes, event, *args))
             return
         clock = self.here.clock
         world, here, there = self.here.world, self.here.host, self.there.host
@@ -126,7 +133,7 @@ class SimStreamEnd:
 
     def _arrive(self) -> None:
         event, args = self._on_way.popleft()
-        self.there.take(event, *args)
+        self.there.receive(self.here.host, event, *args)
 
     def send(self, stream: int, data: bytes, *, ended: bool) -> None:
         """Send one frame."""

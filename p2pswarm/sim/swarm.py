@@ -166,14 +166,18 @@ class SimSwarm:
         """Return whether the run can go on when a seat's machine ends; `same`: it comes back."""
         if seat < self.config.trainers:
             return same or self._may_lose_disk(self.trainers.seats[seat].chain_disk)
+        return self._may_lose(self._seats[seat - self.config.trainers], same=same)
+
+    def _may_lose(self, number: int, *, same: bool) -> bool:
+        """Return whether the run can go on when the server that came n-th ends."""
         leader = self.trainers.leader
         ready = leader.trainer.coordinator.members.ready() if leader else []
         peers = {member.incarnation.peer for member in ready}
         records = [
             replace(one.record, member=one.rpc.host.peer.raw in peers) for one in self.machines
         ]
-        weights = may_lose_memory(records, self._seats[seat - self.config.trainers])
-        return weights and (same or self._may_lose_disk(self._machine_at(seat).chain_disk))
+        weights = may_lose_memory(records, number)
+        return weights and (same or self._may_lose_disk(self.machines[number].chain_disk))
 
     def end(self, seat: int, *, silent: bool, same: bool) -> None:
         """End the process of a seat."""
@@ -190,6 +194,36 @@ class SimSwarm:
         before = self._machine_at(seat)
         self._seats[seat - self.config.trainers] = len(self.machines)
         self.join(before if same else None)
+
+    def wipe(self, seat: int) -> None:
+        """Lose the disk of a seat's machine, which has ended."""
+        disk = MemoryChain(self._disks.randbytes(MEMORY_BYTES))
+        if seat < self.config.trainers:
+            self.trainers.seats[seat].disk = disk
+        else:
+            self._machine_at(seat).disk = disk
+
+    def processor_at(self, seat: int) -> Processor | None:
+        """Return what a seat's machine computes with; a trainer computes nothing."""
+        return None if seat < self.config.trainers else self._machine_at(seat).processor
+
+    def visit(self, *, trainer: bool, silent: bool) -> Callable[[], None]:
+        """Let a machine without a seat come; returns what ends it, unless the run needs it then."""
+        if trainer:
+            self.trainers.come()
+            seat = len(self.trainers.seats) - 1
+
+            def leave() -> None:
+                if self._may_lose_disk(self.trainers.seats[seat].chain_disk):
+                    self.trainers.end(seat, silent=silent, same=False)
+        else:
+            visitor, number = self.join(), len(self.machines) - 1
+
+            def leave() -> None:
+                if visitor.died_s is None and self._may_lose(number, same=False):
+                    self.kill(visitor, silent=silent)
+
+        return leave
 
     def kill(self, machine: SimMachine, *, silent: bool, same: bool = False) -> None:
         """End a machine's process; `silent` as a power cut does."""

@@ -1,13 +1,27 @@
 """Files that are tried before long work and written after it, whatever became of their place."""
 
+import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.files import check_target, write_target
+from p2pswarm.base.files import (
+    POINTERS,
+    check_target,
+    create_durably,
+    read_small,
+    refuse_pointer,
+    sync_files,
+    sync_folder,
+    write_answer,
+    write_durably,
+    write_target,
+    write_text,
+)
 
 HUGE_BYTES = 1 << 60
 
@@ -165,3 +179,151 @@ def test_a_device_is_never_replaced(tmp_path):
     assert again.path != written.path
     assert (tmp_path / "null").is_symlink()
     assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize(("mark", "remedy"), POINTERS.items())
+def test_a_file_that_stands_for_another_is_named_with_what_brings_it(tmp_path, mark, remedy):
+    (tmp_path / "a.json").write_bytes(mark + b"v1\noid sha256:12\nsize 9\n")
+    (tmp_path / "b.json").write_bytes(b"about " + mark)
+
+    for read in (
+        lambda: read_small(tmp_path / "a.json", 999, "it is none"),
+        lambda: refuse_pointer(tmp_path / "a.json"),
+    ):
+        with pytest.raises(Unusable, match=rf"a\.json stands for a file .* run {remedy} there$"):
+            read()
+    assert read_small(tmp_path / "b.json", 999, "it is none").endswith(mark)
+    refuse_pointer(tmp_path / "b.json")
+    refuse_pointer(tmp_path / "gone.json")
+
+
+@pytest.fixture
+def synced(tmp_path, monkeypatch):
+    """What is synced, in order, each with the names and sizes in the folder at that time."""
+    found = []
+
+    def fsync(descriptor):
+        status = os.fstat(descriptor)
+        there = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+        found.append(("folder" if stat.S_ISDIR(status.st_mode) else "file", there))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return found
+
+
+WRITERS = {
+    "replaces": lambda place: write_durably(place, b"new"),
+    "creates": lambda place: create_durably(place, b"new"),
+    "writes a target": lambda place: write_target(place, lambda at: at.write_bytes(b"new")),
+    "writes a text": lambda place: write_text(place, "new"),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_file_is_on_the_disk_before_its_name_and_then_its_name_is(tmp_path, synced, writer):
+    WRITERS[writer](tmp_path / "x")
+
+    (first, before), (second, after) = synced
+    assert (first, second) == ("file", "folder")
+    assert "x" not in before
+    assert list(before.values()) == [3]
+    assert after["x"] == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("write_it", [write_durably, create_durably])
+def test_a_file_of_an_owner_is_the_owners_alone(tmp_path, write_it):
+    before = os.umask(0)
+    try:
+        write_it(tmp_path / "x", b"secret")
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o600
+
+
+def test_a_draft_from_before_a_crash_gives_its_mode_to_nobody(tmp_path):
+    (tmp_path / "x.new").write_text("half")
+    (tmp_path / "x.new").chmod(0o644)
+
+    write_durably(tmp_path / "x", b"whole")
+
+    assert (tmp_path / "x").read_bytes() == b"whole"
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o600
+
+
+def test_a_file_that_is_there_is_not_made_again(tmp_path):
+    (tmp_path / "x").write_text("kept")
+
+    with pytest.raises(FileExistsError):
+        create_durably(tmp_path / "x", b"other")
+
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_a_crash_while_a_file_is_made_leaves_no_file_with_its_name(tmp_path, monkeypatch):
+    def crash(_descriptor):
+        raise OSError(errno.EIO, "the machine is off")
+
+    monkeypatch.setattr(os, "fsync", crash)
+    with pytest.raises(OSError, match="off"):
+        create_durably(tmp_path / "x", b"key")
+
+    assert not (tmp_path / "x").exists()
+
+
+def test_all_files_of_a_folder_are_synced_and_then_their_names(tmp_path, synced):
+    for name in "ab":
+        (tmp_path / name).write_text(name)
+
+    sync_files(tmp_path)
+
+    assert [kind for kind, _ in synced] == ["file", "file", "folder"]
+
+
+def test_a_folder_that_cannot_be_synced_by_its_file_system_is_no_error(tmp_path, monkeypatch):
+    def refuse(error):
+        def fsync(_descriptor):
+            raise OSError(error, "no")
+
+        return fsync
+
+    monkeypatch.setattr(os, "fsync", refuse(errno.EINVAL))
+    sync_folder(tmp_path)
+    monkeypatch.setattr(os, "fsync", refuse(errno.EIO))
+    with pytest.raises(OSError, match="no"):
+        sync_folder(tmp_path)
+
+
+def test_what_a_program_asked_for_is_written_under_that_name(tmp_path):
+    written = write_answer(tmp_path / "new" / "x.json", "figures")
+
+    assert written.path == tmp_path / "new" / "x.json"
+    assert str(written) == f"{written.path}, 7 bytes"
+    assert written.path.read_text() == "figures"
+
+
+@pytest.mark.parametrize("before", ["", "the answer before, which is longer"])
+def test_a_file_that_is_there_is_written_anew_for_whoever_has_it_open(tmp_path, before):
+    """As `mktemp` and `tempfile.NamedTemporaryFile` make one for a program's answer."""
+    file = tmp_path / "x.json"
+    file.write_text(before)
+    (tmp_path / "link").symlink_to(file)
+
+    with file.open() as opened:
+        written = write_answer(tmp_path / "link", "figures")
+
+        assert opened.read() == "figures"
+    assert written.path == tmp_path / "link"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "x.json"]
+
+
+def test_an_answer_that_cannot_be_written_is_an_error_that_says_where_it_is(tmp_path):
+    (tmp_path / "x.json").mkdir()
+
+    with pytest.raises(
+        Unusable, match=r"x\.json cannot be written: it is a folder; it is in "
+    ) as no:
+        write_answer(tmp_path / "x.json", "figures")
+
+    assert Path(str(no.value).rpartition(" ")[2]).read_text() == "figures"

@@ -47,3 +47,15 @@ def test_no_time_has_more_uses_than_the_burst_and_its_share(pauses_s):
     for first, begin_s in enumerate(taken_s):
         for count, end_s in enumerate(taken_s[first:], start=1):
             assert count <= BURST + (end_s - begin_s) / EVERY_S
+
+
+def test_several_uses_at_once_pay_for_each():
+    allowance = TokenBucket(EVERY_S, BURST)
+
+    assert not allowance.take(5.0, BURST + 1)
+    assert allowance.next_s(BURST + 1) == float("inf")
+    assert allowance.take(5.0, 2)
+    assert not allowance.take(5.0, 2)
+    assert allowance.left(5.0)
+    assert allowance.next_s(2) == 5.0 + EVERY_S
+    assert allowance.take(5.0 + EVERY_S, 2)

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -13,18 +13,25 @@ from p2pswarm.run.member_view import Incarnation
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
+from p2pswarm.sim.link import WORLD
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimRpc
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.trainer.reports.reports import MemberLost, RunBegun, StepDone, SumKept
 
-from .fault_draw import DEADLY, FaultOptions, draw_plan
+from .aimed_draw import AimedOptions, draw_aimed
+from .aimed_run import AimedInjection
+from .aims import Chain
+from .fault_draw import DEADLY, DRAWN, GUESTS, FaultOptions, draw_plan
 from .invariants import Contributions, Digests, Records, Stalls
+from .possible import Living, step_is_possible
 
 STEPS, STAGES, MICROBATCHES = 25, 3, 8
+AIMED_STEPS = 6
 CALM_STEPS = 8  # one round of every server's work; the first are no slower than the later ones
 STUCK_S = 60.0  # from the last fault on, the next step is done within this
+LOOK_S = 0.5  # between two looks at whether a step is possible
 RAW = CodecConfig(activation="raw", gradient="raw")
 THREE_REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.9))
 
@@ -68,6 +75,16 @@ class Shape:
     """Whether the first and the last stage have a tensor in common."""
 
     @classmethod
+    def aimed(cls, seed: int) -> "Shape":
+        """Of a run with an aimed schedule: fewer steps, for its faults come close to each other."""
+        rng = Random(f"aimed shape {seed}")
+        cost = Cost(
+            state_bytes=rng.choice((1 << 14, 1 << 22)), forward_s=rng.choice((0.03, 0.1, 0.3))
+        )
+        servers, trainers = rng.choice((3, 4, 6, 7, 9)), rng.choice((1, 2, 2, 2, 3, 3))
+        return cls(servers, 1.0, cost, steps=AIMED_STEPS, trainers=trainers)
+
+    @classmethod
     def drawn(cls, seed: int, *, tied: bool = False) -> "Shape":
         """One server a stage or up to three; steps of half a second or of several."""
         rng = Random(f"shape {seed}")
@@ -100,8 +117,10 @@ def chaos_config(seed: int, shape: Shape, plan: FaultPlan) -> SwarmConfig:
 class WatchedSwarm:
     """A run, and the invariants that are held against it."""
 
-    def __init__(self, config: SwarmConfig) -> None:
+    def __init__(self, config: SwarmConfig, chains: Sequence[Chain] = ()) -> None:
+        """`chains`: aimed faults, besides those of the configuration."""
         self.swarm = SimSwarm(config, self._counted)
+        self._aimed = AimedInjection(self.swarm, chains)
         self.stalls = Stalls()
         self._contributions = Contributions()
         self._records = Records(self._decided)
@@ -110,7 +129,7 @@ class WatchedSwarm:
         self._incarnations: dict[PeerId, Incarnation] = {}
         self._stepped = asyncio.Event()
         self.swarm.heard = self._heard
-        self.swarm.faults.changed = self._look
+        self.swarm.faults.changed = self._changed
 
     async def play(self) -> str:
         """Train to the end; returns the digest of the run, or raises Breach."""
@@ -145,12 +164,12 @@ class WatchedSwarm:
             due_s = max(self.swarm.faults.quiet_from_s, last_s) + STUCK_S
             self._stepped.clear()
             try:
-                async with asyncio.timeout_at(due_s):
+                async with asyncio.timeout_at(min(due_s, loop.time() + LOOK_S)):
                     await self._stepped.wait()
             except TimeoutError:
-                if self.swarm.faults.quiet_from_s + STUCK_S > due_s:
-                    continue  # another fault has come
-                self._break(f"stuck at {loop.time():.0f} s: {self._state()}")
+                self._look_ahead()
+                if loop.time() >= self.swarm.faults.quiet_from_s + STUCK_S and loop.time() >= due_s:
+                    self._break(f"stuck at {loop.time():.0f} s: {self._state()}")
 
     def _break(self, what: str) -> None:
         self._breach = self._breach or what
@@ -185,9 +204,10 @@ class WatchedSwarm:
 
     def _heard(self, report: Report) -> None:
         now_s = asyncio.get_running_loop().time()
+        self._aimed.on_report(report)
         match report:
             case RunBegun() | StepDone():
-                self.stalls.step_done(now_s)
+                self.stalls.on_step(now_s)
                 self._stepped.set()
                 self._look()
             case SumKept():
@@ -198,8 +218,12 @@ class WatchedSwarm:
             case MemberLost(reason=reason) if "differ" in reason:
                 self._break(f"{report.incarnation}: {reason}")
 
+    def _changed(self) -> None:
+        """A fault has begun or ended, perhaps in the midst of a process's work."""
+        asyncio.get_running_loop().call_soon(self._look, context=WORLD)
+
     def _look(self) -> None:
-        """Look at all chains, at the servers' weights, and at whom the trainers reach."""
+        """Look at all chains, at the servers' weights, and whether a step is possible."""
         for rpc, disk, node in self._chains():
             chain = node.machine.learner.chain
             if wrong := self._records.seen(rpc, chain.head.height, disk.records):
@@ -211,42 +235,43 @@ class WatchedSwarm:
                 self._break(wrong)
             if wrong := self._records.applied(server.stage, server.version):
                 self._break(wrong)
-        trainers = [one.rpc for one in self.swarm.trainers.seats if one.rpc.running]
-        everybody = any(map(self._reaches_all, trainers))
-        self.stalls.reachable(every_stage=everybody)
+        self._look_ahead()
 
-    def _reaches_all(self, trainer: SimRpc) -> bool:
-        """Whether a trainer could go on: it runs, and reaches a path of servers and the voters."""
-        if trainer.suspension.stopped:
-            return False
-        reached = [
-            (rpc, server.stage)
-            for server, rpc in self._living()
-            if server.version is not None and self._connected(rpc, trainer)
-        ]
-        peers = {rpc.host.peer.raw for rpc, _ in reached} | {trainer.host.peer.raw}
-        peers |= {
-            one.rpc.host.peer.raw
-            for one in self.swarm.trainers.seats
-            if one.rpc.running and self._connected(one.rpc, trainer)
-        }
-        head = self._records.records[-1] if self._records.records else None
-        named = head.voters if head else self.swarm.trainers.genesis.voters
-        votes = sum(voter.peer in peers for voter in named)
-        return 2 * votes > len(named) and self._leads_through(reached)
+    def _look_ahead(self) -> None:
+        """Tell the stalls whether a step is possible now."""
+        now_s = asyncio.get_running_loop().time()
+        self.stalls.on_possible(now_s, possible=self._step_is_possible())
 
-    def _leads_through(self, reached: list[tuple[SimRpc, int | None]]) -> bool:
-        """Whether a microbatch could go through all stages by these servers."""
-        here = [rpc for rpc, stage in reached if stage == 0]
-        for above in range(1, STAGES):
-            servers = [rpc for rpc, stage in reached if stage == above]
-            here = [one for one in servers if any(self._connected(one, other) for other in here)]
-        return bool(here)
+    def _step_is_possible(self) -> bool:
+        records = self._records.records
+        last = records[-1] if records else self.swarm.trainers.genesis.head()
+        voters = {rpc: node.machine.acceptor for rpc, _, node in self._chains()}
+        accepted = [one.register.accepted for one in voters.values()]
+        later = [one for one in accepted if one is not None and one.height >= len(records)]
+        electorates = [last.voters, *(one.voters for one in later)]
+        machines: dict[Living, SimRpc] = {}
+        for trainer in self.swarm.trainers.seats:
+            rpc = trainer.rpc
+            if rpc in voters and not rpc.suspension.stopped:
+                trains = rpc.host.peer.raw in last.trainers
+                machines[Living(voters[rpc].voter, trains=trains)] = rpc
+        for machine in self.swarm.machines:
+            rpc, server = machine.rpc, machine.server
+            if machine.died_s is None and not rpc.suspension.stopped:
+                voter = voters[rpc].voter if rpc in voters else None
+                whole = server.version is not None and (server.newest or 0) >= last.version
+                serves = whole and machine.processor.slowness == 1.0
+                machines[Living(voter, stage=server.stage if serves else None)] = rpc
+        return step_is_possible(
+            list(machines),
+            STAGES,
+            electorates,
+            lambda one, other: self._connected(machines[one], machines[other]),
+        )
 
     def _connected(self, one: SimRpc, other: SimRpc) -> bool:
         world = self.swarm.world.world
-        both = world.connected(one.host, other.host) and world.connected(other.host, one.host)
-        return both and not one.suspension.stopped
+        return world.connected(one.host, other.host) and world.connected(other.host, one.host)
 
     def _chains(self) -> Iterator[tuple]:
         for machine in self.swarm.trainers.seats:
@@ -282,21 +307,29 @@ class WatchedSwarm:
         return f"step {coordinator.step}, {coordinator.phase.name}, ready {ready}, {where}"
 
 
-def play(
-    seed: int, kinds: tuple[FaultKind, ...] = tuple(FaultKind), *, tied: bool = False
-) -> Outcome:
+def play(seed: int, kinds: tuple[FaultKind, ...] = DRAWN, *, tied: bool = False) -> Outcome:
     """Play one seed to its end."""
     shape = Shape.drawn(seed, tied=tied)
     options = options_of(shape, kinds)
     return play_plan(seed, shape, draw_plan(seed, options))
 
 
-def measure(
-    seed: int, kinds: tuple[FaultKind, ...] = tuple(FaultKind), *, tied: bool = False
-) -> Outcome:
+def play_aimed(seed: int) -> Outcome:
+    """Play the aimed schedule of one seed to its end."""
+    shape = Shape.aimed(seed)
+    drawn = draw_aimed(seed, AimedOptions(shape.servers, shape.trainers, shape.steps))
+    return play_plan(seed, shape, drawn.plan, drawn.chains)
+
+
+def measure(seed: int, kinds: tuple[FaultKind, ...] = DRAWN, *, tied: bool = False) -> Outcome:
     """Play one seed, and beside it the same shape without faults."""
     calm_step_s = longest_calm_step_s(seed, Shape.drawn(seed, tied=tied))
     return replace(play(seed, kinds, tied=tied), calm_step_s=calm_step_s)
+
+
+def measure_aimed(seed: int) -> Outcome:
+    """Play the aimed schedule of one seed, and beside it the same shape without faults."""
+    return replace(play_aimed(seed), calm_step_s=longest_calm_step_s(seed, Shape.aimed(seed)))
 
 
 def longest_calm_step_s(seed: int, shape: Shape) -> float:
@@ -306,7 +339,7 @@ def longest_calm_step_s(seed: int, shape: Shape) -> float:
     return calm.longest_stall_s
 
 
-def options_of(shape: Shape, kinds: tuple[FaultKind, ...] = tuple(FaultKind)) -> FaultOptions:
+def options_of(shape: Shape, kinds: tuple[FaultKind, ...] = DRAWN) -> FaultOptions:
     """Which faults are drawn for a swarm of this shape."""
     return FaultOptions(
         kinds=kinds,
@@ -318,13 +351,13 @@ def options_of(shape: Shape, kinds: tuple[FaultKind, ...] = tuple(FaultKind)) ->
     )
 
 
-def play_plan(seed: int, shape: Shape, plan: FaultPlan) -> Outcome:
-    """Play a run of this shape with these faults."""
+def play_plan(seed: int, shape: Shape, plan: FaultPlan, chains: Sequence[Chain] = ()) -> Outcome:
+    """Play a run of this shape with these faults, and with those that are aimed."""
     what, digest, watched = None, "", None
 
     async def main() -> str:
         nonlocal watched
-        watched = WatchedSwarm(chaos_config(seed, shape, plan))
+        watched = WatchedSwarm(chaos_config(seed, shape, plan), chains)
         return await watched.play()
 
     try:
@@ -341,9 +374,10 @@ def play_plan(seed: int, shape: Shape, plan: FaultPlan) -> Outcome:
 def in_short(fault: Fault) -> str:
     """A fault in a few words: when, what, which seats, for how long."""
     since = "" if fault.step is None else f" after step {fault.step} is counted"
-    how = " without a word" if fault.silent and fault.kind in DEADLY else ""
-    seats = ",".join(map(str, fault.seats))
-    return f"{fault.at_s:.2f} s{since}: {fault.kind.value} {seats}{how}, {fault.seconds:.1f} s"
+    how = " without a word" if fault.silent and fault.kind in (*DEADLY, *GUESTS) else ""
+    what = " ".join((fault.kind.value, ",".join(map(str, fault.seats)))).rstrip()
+    why = f" ({fault.why})" if fault.why else ""
+    return f"{fault.at_s:.2f} s{since}: {what}{how}, {fault.seconds:.1f} s{why}"
 
 
 def in_words(error: BaseException) -> str:

@@ -11,9 +11,22 @@ from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
 
 FIRST_S = 1.0  # every server that is there from the start has joined by then
 AIM_S = 0.25  # from the start of the averaging to the last answer about the commit
-DEADLY = (FaultKind.KILL, FaultKind.RESTART)
+DEADLY = (FaultKind.KILL, FaultKind.RESTART, FaultKind.WIPE)
 PAIRED = (FaultKind.CUT, FaultKind.ONE_WAY, FaultKind.RESET)
+GUESTS = (FaultKind.VISIT, FaultKind.STANDBY)  # they take no seat
 KINDS = tuple(kind.value for kind in FaultKind)
+DRAWN = (
+    FaultKind.KILL,
+    FaultKind.RESTART,
+    FaultKind.REJOIN,
+    FaultKind.FREEZE,
+    FaultKind.CUT,
+    FaultKind.ONE_WAY,
+    FaultKind.ISLAND,
+    FaultKind.RESET,
+    FaultKind.SLOW,
+)
+"""What is drawn if nobody names kinds; the others are in aimed schedules (`aimed_draw.py`)."""
 SECONDS: dict[FaultKind, tuple[tuple[float, float], ...]] = {
     FaultKind.KILL: ((0.5, 5.0),),
     FaultKind.RESTART: ((0.5, 5.0), (5.0, 25.0)),
@@ -24,6 +37,10 @@ SECONDS: dict[FaultKind, tuple[tuple[float, float], ...]] = {
     FaultKind.ISLAND: ((0.2, 14.0), (16.0, 25.0)),
     FaultKind.RESET: ((0.0, 0.0),),
     FaultKind.SLOW: ((2.0, 30.0),),
+    FaultKind.WIPE: ((0.5, 5.0), (5.0, 25.0)),
+    FaultKind.CRAWL: ((3.0, 40.0),),
+    FaultKind.VISIT: ((0.5, 3.0), (3.0, 30.0)),
+    FaultKind.STANDBY: ((0.5, 8.0), (8.0, 30.0)),
 }
 """The ranges of how long a fault lasts, equally likely: around the silence that ends a link."""
 
@@ -32,7 +49,7 @@ SECONDS: dict[FaultKind, tuple[tuple[float, float], ...]] = {
 class FaultOptions:
     """The kinds and the number of faults to draw."""
 
-    kinds: tuple[FaultKind, ...] = tuple(FaultKind)
+    kinds: tuple[FaultKind, ...] = DRAWN
     servers: int = 7
     trainers: int = 1
     mortal_trainers: bool = False
@@ -86,8 +103,11 @@ def _draw(rng: Random, at_s: float, step: int | None, options: FaultOptions) -> 
     kind = rng.choice(options.kinds)
     seconds = rng.uniform(*rng.choice(SECONDS[kind]))
     immortal = kind in DEADLY and not options.mortal_trainers
-    seats = range(options.trainers if immortal else 0, options.seats)
-    if kind is FaultKind.ISLAND:
+    servers_only = immortal or kind is FaultKind.CRAWL
+    seats = range(options.trainers if servers_only else 0, options.seats)
+    if kind in GUESTS:
+        hit = []
+    elif kind is FaultKind.ISLAND:
         hit = rng.sample(seats, rng.randint(1, max(1, options.seats // 2)))
     else:
         hit = rng.sample(seats, min(2 if kind in PAIRED else 1, len(seats)))

@@ -135,25 +135,37 @@ class Digests:
 
 @dataclass(slots=True)
 class Stalls:
-    """How long no step was done while a trainer and servers could do one.
+    """The longest time in which a step was possible without a break, and none was done.
 
-    A trainer runs, reaches enough voters and a server of every stage, and they reach each other.
+    docs/chaos.md says when a step is possible. What ends a time in which none was possible begins a
+    new one: what is counted from then on includes finding each other again.
     """
 
     longest_s: float = 0.0
     ends_s: list[float] = field(default_factory=list)
     """When the run began and when each step was done."""
-    _dark: bool = False
-    _was_dark: bool = False
+    _from_s: float | None = None
+    """Since when a step has been possible and none was done; None: none is possible, or the run has
+    not begun."""
 
-    def reachable(self, every_stage: bool) -> None:
-        """Whether a trainer reaches a path of living servers through the stages, from now on."""
-        self._dark = not every_stage
-        self._was_dark = self._was_dark or self._dark
+    def on_possible(self, now_s: float, *, possible: bool) -> None:
+        """A step is possible from now on, or not."""
+        if not self.ends_s:
+            return
+        if possible and self._from_s is None:
+            self._from_s = now_s
+        elif not possible and self._from_s is not None:
+            self._count(now_s)
+            self._from_s = None
 
-    def step_done(self, now_s: float) -> None:
+    def on_step(self, now_s: float) -> None:
         """A step is done, or the first one begins."""
-        if self.ends_s and not self._was_dark:
-            self.longest_s = max(self.longest_s, now_s - self.ends_s[-1])
+        if self._from_s is not None:
+            self._count(now_s)
+        if self._from_s is not None or not self.ends_s:
+            self._from_s = now_s
         self.ends_s.append(now_s)
-        self._was_dark = self._dark
+
+    def _count(self, now_s: float) -> None:
+        assert self._from_s is not None, "a step was possible"
+        self.longest_s = max(self.longest_s, now_s - self._from_s)

@@ -96,25 +96,39 @@ def test_replicas_of_one_version_have_one_digest():
 def test_the_longest_stall_leaves_out_what_no_server_could_help():
     stalls = Stalls()
     for at_s in (10.0, 12.0, 17.0):
-        stalls.step_done(at_s)
+        stalls.on_step(at_s)
     assert stalls.longest_s == 5.0
 
-    stalls.reachable(every_stage=False)
-    stalls.reachable(every_stage=True)
-    stalls.step_done(47.0)
+    stalls.on_possible(18.0, possible=False)
+    stalls.on_possible(43.0, possible=True)
+    stalls.on_step(47.0)
     assert stalls.longest_s == 5.0
 
-    stalls.step_done(53.0)
+    stalls.on_step(53.0)
     assert stalls.longest_s == 6.0
 
 
-def test_a_stage_that_is_still_away_when_a_step_is_done_excuses_the_next_one_too():
+def test_a_moment_in_which_no_step_is_possible_does_not_excuse_the_time_before_and_after_it():
     stalls = Stalls()
-    stalls.step_done(0.0)
-    stalls.reachable(every_stage=False)
-    stalls.step_done(1.0)
+    stalls.on_step(0.0)
+    stalls.on_possible(8.0, possible=False)
+    stalls.on_possible(9.0, possible=True)
+    stalls.on_possible(10.0, possible=True)
+    assert stalls.longest_s == 8.0
 
-    stalls.step_done(31.0)
+    stalls.on_step(39.0)
+
+    assert stalls.longest_s == 30.0
+
+
+def test_while_no_step_is_possible_nothing_stalls():
+    stalls = Stalls()
+    stalls.on_possible(0.0, possible=False)
+    stalls.on_step(1.0)
+    stalls.on_possible(1.0, possible=False)
+    stalls.on_step(2.0)  # it was on its way
+
+    stalls.on_step(31.0)
 
     assert stalls.longest_s == 0.0
 

@@ -90,3 +90,19 @@ def test_a_newcomer_that_misses_a_reduction_behind_a_cut_fetches_the_weights_soo
     *_, last_s = ready_s
     assert len(ready_s) == shape.servers + 1
     assert healed_s < last_s < healed_s + 10.0
+
+
+def test_a_coordinator_asks_a_voter_that_has_left_it_and_hears_who_leads():
+    """Its standby leads with that voter's vote, and all other members still hear the old one.
+
+    Nothing passes between the two trainers. For some seconds the voter, a server, does not hear the
+    coordinator either; when it does again, its word ends a term in which nothing can be decided.
+    """
+    shape = Shape(4, 1.0, Cost(state_bytes=1 << 14, forward_s=0.03), steps=5, trainers=2)
+    cut = Fault(FaultKind.CUT, 5.8, 30.0, (0, 1))
+    deaf = Fault(FaultKind.ONE_WAY, 6.95, 3.9, (0, 2))
+
+    outcome = play_plan(30, shape, FaultPlan(2, (cut, deaf)))
+
+    assert outcome.what is None
+    assert outcome.longest_stall_s < 8.0

@@ -159,7 +159,7 @@ class SavedRun:
             make_router=lambda: Router(random.Random(number)),
             say=self.said.append,
             origin=self.identity.origin,
-            saving=limits or SavingLimits(),
+            saving=limits or SavingLimits(targets=(str(self.target),)),
         )
         server = self.servers[number] = StageServer(replace(context, **changes))
         own = context.rpc.suspension.context.copy()

@@ -8,7 +8,14 @@ import pytest
 from checkpoint.harness import WRITER, FailingFile, full_after, names_in
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.checkpoint.targets import BLOCK_BYTES, FsspecStore, LocalFolder, give_name, open_store
+from p2pswarm.checkpoint.targets import (
+    BLOCK_BYTES,
+    FsspecStore,
+    LocalFolder,
+    give_name,
+    may_use,
+    open_store,
+)
 
 NUMBERS = itertools.count()
 
@@ -238,3 +245,50 @@ def test_an_error_of_a_foreign_library_is_an_error_of_the_system():
 
     with pytest.raises(OSError, match="two lines"):
         FsspecStore("failing://x").entries()
+
+
+@pytest.mark.parametrize(
+    ("target", "may"),
+    [
+        ("here/saved", True),
+        ("here/saved/deeper", True),
+        ("./here/saved", True),
+        ("here/saved/../saved", True),
+        ("here", False),
+        ("here/savedtoo", False),
+        ("here/saved/../../etc", False),
+        ("here/saved/out", False),
+        ("file://{root}/here/saved/x", True),
+        ("local:///etc", False),
+        ("s3://bucket/runs", True),
+        ("s3://bucket/runs/mine", True),
+        ("s3://bucket/runs2", False),
+        ("s3://bucket/runs/../other", False),
+        ("s3://bucket/runs/..", False),
+        ("s3://bucket/runs/%2e%2e/other", False),
+        ("s3://bucket/runs?versionId=1", False),
+        ("s3://bucket", False),
+        ("gs://bucket/runs", False),
+        ("simplecache::s3://bucket/runs", False),
+        ("s3://bucket/runs::file:///etc", False),
+        ("http://inner/x", False),
+        ("memory://runs", False),
+    ],
+)
+def test_a_target_is_allowed_where_it_really_lies_in_one_of_the_owners(
+    tmp_path, monkeypatch, target, may
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here" / "saved").mkdir(parents=True)
+    (tmp_path / "here" / "saved" / "out").symlink_to("/etc")
+
+    allowed = ("here/saved", "s3://bucket/runs/")
+
+    assert may_use(target.format(root=tmp_path), allowed) is may
+    assert not may_use(target.format(root=tmp_path), ())
+
+
+def test_a_url_that_the_owner_names_word_by_word_is_allowed():
+    assert may_use("simplecache::s3://bucket", ("simplecache::s3://bucket",))
+    assert not may_use("s3://anything", ("s3://",))
+    assert not may_use("/etc", ("s3://bucket",))

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import os
 import re
 
 import pytest
 from checkpoint.harness import (
     HEAD,
     OTHER_WRITER,
+    RUN_ID,
     TRAINER,
     WRITER,
     checkpoint_id,
@@ -15,8 +17,13 @@ from checkpoint.harness import (
     save_stages,
 )
 
-from p2pswarm.checkpoint.targets import LocalFolder
+from p2pswarm.base.errors import Unusable
+from p2pswarm.checkpoint.catalogue import folders
+from p2pswarm.checkpoint.targets import FsspecStore, LocalFolder
+from p2pswarm.checkpoint.verification import newest_run
 from p2pswarm.command_line import main
+
+OTHER_RUN = b"other run's id.."
 
 
 def make(folder, step=7, **options) -> None:
@@ -150,12 +157,64 @@ def test_where_there_is_none_the_code_is_2(tmp_path, capsys, target):
     assert said.err.count("\n") == 1
 
 
-def test_checkpoints_of_two_runs_have_to_be_told_apart(tmp_path, capsys):
-    make(tmp_path)
-    make(tmp_path, identity=checkpoint_id(run=b"other run's id.."))
+def written(tmp_path, identity, at_s):
+    """A checkpoint whose files were written at that time."""
+    make(tmp_path, identity=identity)
+    for file in (tmp_path / identity.folder).iterdir():
+        os.utime(file, (at_s, at_s))
 
-    assert main(["verify", str(tmp_path)]) == 2
-    assert "has checkpoints of 2 runs: name one, such as my-run." in capsys.readouterr().err
+
+@pytest.mark.parametrize(("newer", "step"), [(RUN_ID, 7), (OTHER_RUN, 9)])
+def test_of_two_runs_the_one_that_was_written_last_is_meant_and_named(
+    tmp_path, capsys, newer, step
+):
+    for run, of_step in ((RUN_ID, 7), (OTHER_RUN, 9)):
+        written(tmp_path, checkpoint_id(of_step, run=run), at_s=2_000 if run == newer else 1_000)
+
+    assert main(["verify", str(tmp_path)]) == 0
+
+    said = capsys.readouterr().out
+    assert said.startswith(f"{tmp_path} has checkpoints of 2 runs; this is the newest of my-run.")
+    assert newer.hex()[:12] in said.splitlines()[0]
+    assert "name a folder for another" in said
+    assert f"step {step} is whole" in said
+
+
+def test_what_was_not_finished_of_a_newer_run_does_not_count(tmp_path, capsys):
+    make(tmp_path)
+    other = checkpoint_id(9, run=OTHER_RUN)
+    asyncio.run(save_stages(LocalFolder(tmp_path, WRITER), other))
+
+    assert main(["verify", str(tmp_path), "--json"]) == 0
+
+    said = capsys.readouterr()
+    assert json.loads(said.out)["steps"] == 7
+    assert "has checkpoints of 2 runs; this is the newest of my-run." in said.err
+
+
+def test_runs_are_told_apart_in_memory_of_fsspec_too(capsys):
+    """A file system of fsspec that keeps times."""
+    place = "memory://two-runs"
+    for run in (RUN_ID, OTHER_RUN):
+        asyncio.run(save(FsspecStore(place), identity=checkpoint_id(7, run=run), chain=None))
+
+    assert main(["verify", place]) == 0
+    assert OTHER_RUN.hex()[:12] in capsys.readouterr().out.splitlines()[0]
+
+
+def test_where_no_times_are_kept_one_of_two_runs_has_to_be_named(tmp_path):
+    class Timeless(LocalFolder):
+        def written_s(self, _path: str) -> None:
+            """Some object stores do not say."""
+
+    for run in (RUN_ID, OTHER_RUN):
+        make(tmp_path, identity=checkpoint_id(7, run=run))
+    runs = {name.of_run: name for name in folders(Timeless(tmp_path, WRITER))}
+
+    with pytest.raises(
+        Unusable, match=r"of 2 runs, and does not say which .* name one, such as my"
+    ):
+        newest_run(Timeless(tmp_path, WRITER), runs)
 
 
 def test_a_url_is_verified_too(tmp_path, capsys):

@@ -16,6 +16,8 @@ from p2pswarm.commands.demo.flags import options_of
 from p2pswarm.commands.demo.options import UNEVEN_REPLICAS, UNEVEN_STEPS, Options
 from p2pswarm.commands.doctor.flags import config_of as doctors_config
 from p2pswarm.commands.node import EXAMPLES, settings_of
+from p2pswarm.commands.plan.devices import read_devices
+from p2pswarm.plan.device_file import DeviceFile, SiteDevices
 from p2pswarm.settings.config import ROLES, NodeConfig
 from p2pswarm.settings.parser import load
 
@@ -76,6 +78,37 @@ def test_train_is_the_trainers_role(written, tmp_path):
     assert config.train.data == tmp_path / "text"
 
 
+@pytest.mark.parametrize(
+    ("argv", "text", "says"),
+    [
+        (["node"], "[train]\ndata = 'text'", r"\[train\] is for a trainer, .* role is bootstrap: "),
+        (["node"], "[run]\nsteps = 7", r"\[run\] is for a trainer, .*: p2pswarm train .*run\.toml"),
+        (["node", "--bootstrap", "a:1"], "[run]\nname = 'x'", "and this node's role is stage: p2p"),
+        (["node", "--role", "stage"], "role = 'trainer'\n[train]\ndata = 'x'", "for a trainer"),
+        (["node"], "[checkpoint]\ntarget = 'x'", r"\[checkpoint\] is for a trainer"),
+        (["node"], "[serve]\nthreads = 1", "is for a server, .* --config .*run.toml --bootstrap"),
+        (["node", "--role", "bootstrap"], "role = 'stage'\n[serve]\nthreads = 1", "for a server"),
+    ],
+)
+def test_the_file_of_another_role_is_refused(written, argv, text, says):
+    with pytest.raises(Unusable, match=says):
+        config_of(*argv, "--config", written(text))
+
+
+def test_a_servers_file_is_refused_by_train(written):
+    with pytest.raises(
+        Unusable, match=r"\[serve\] is for a server, and this node's role is trainer"
+    ):
+        config_of("train", written("role = 'stage'\n[serve]\nthreads = 1"))
+
+
+def test_one_file_may_have_the_settings_of_two_roles(written):
+    both = written("[train]\ndata = 'text'\n[serve]\nthreads = 1")
+
+    assert config_of("node", "--bootstrap", "a:1", "--config", both).serve.threads == 1
+    assert config_of("train", both).role == "trainer"
+
+
 def test_a_trainer_needs_text(written):
     with pytest.raises(Unusable, match=r"train\.data is missing"):
         config_of("train", written(""))
@@ -87,6 +120,11 @@ def test_a_trainer_needs_text(written):
         (["--bootstrap", "nowhere"], "bootstrap: 'nowhere' is not HOST:PORT"),
         (["--bootstrap", "http://a"], "bootstrap: 'http://a': leave out 'http://'"),
         (["--bootstrap", "a:0"], "bootstrap: 'a:0': nobody can be dialled at port 0"),
+        (
+            ["--bootstrap", "a:1,b:2"],
+            "bootstrap: 'a:1,b:2' is several addresses: give each by itself",
+        ),
+        (["--relay", "a:1,[::1]:2"], "network.relays: 'a:1,\\[::1\\]:2' is several addresses"),
         (["--listen", "4000"], "listen: '4000' is not HOST:PORT"),
         (["--announce", ":4000"], "network.announce: ':4000' has no host"),
     ],
@@ -123,6 +161,53 @@ def test_an_example_names_every_setting_of_its_role_and_what_it_leaves_out_is_go
     every = names(dataclasses.asdict(NodeConfig()))
     assert names(tomllib.loads(whole)) == {n for n in every if not n.startswith(others)}
     assert load(Path(written(whole))).role == role
+
+
+SAID = re.compile(r'default: ("[^"]*"|\[[^]]*\]|[\w.+-]+)')
+"""The default in the comment behind a setting."""
+
+
+def comments(text: str) -> dict[str, str]:
+    """The settings that stand in an example, by their full names, each with its comment."""
+    table, found = "", {}
+    for line in text.splitlines():
+        if head := re.match(r"\[+([\w.]+)\]", line):
+            table = f"{head[1]}."
+        elif one := re.match(r"(\w+) = ([^#]*)(.*)", line):
+            found[f"{table}{one[1]}"] = one[3]
+    return found
+
+
+def value(settings: object, name: str) -> object:
+    for part in name.split("."):
+        settings = getattr(settings, part)
+    return settings
+
+
+@pytest.mark.parametrize("name", ["bootstrap", "stage", "trainer", "devices"])
+def test_an_examples_values_are_the_defaults_or_are_said_to_differ(name):
+    file = EXAMPLES / f"{name}.toml"
+    if name == "devices":
+        node, default = read_devices(file), DeviceFile(device=(SiteDevices(tflops=1),))
+    else:
+        node, default = load(file), NodeConfig()
+    there = comments(file.read_text())
+    free = {one for one in there if one.startswith(("device.", "link.", "network"))}
+    told = {
+        one: SAID.search(there[one])
+        for one in there.keys() - (free if name == "devices" else set())
+    }
+
+    for one, said in told.items():
+        usual = value(default, one)
+        usual = file.parent / usual if isinstance(usual, Path) else usual
+        if value(node, one) != usual:
+            assert said is not None, f"{one} is not the default, {usual}, and its comment is silent"
+            words = "none" if usual is None else said[1]
+            found = None if usual is None else tomllib.loads(f"x = {said[1]}")["x"]
+            assert said[1] == words
+            assert (tuple(found) if isinstance(found, list) else found) == usual, one
+    assert len(told) > 2
 
 
 def test_the_demo_has_its_defaults_and_takes_others(tmp_path):
@@ -167,6 +252,7 @@ def test_wrong_flags_are_one_line(argv, part, capsys):
 COMMANDS = [
     "node",
     "train",
+    "data",
     "status",
     "explain",
     "doctor",

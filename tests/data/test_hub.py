@@ -223,5 +223,5 @@ def test_a_hub_that_must_not_be_asked_says_which_setting_forbids_it():
 def test_without_the_library_a_name_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
 
-    with pytest.raises(Unusable, match=r"pip install 'p2pswarm\[hf\]'"):
+    with pytest.raises(Unusable, match=r"pip install '\.\[hf\]' in the clone"):
         library.__wrapped__()

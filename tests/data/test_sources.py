@@ -7,7 +7,22 @@ from pathlib import Path
 import pytest
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.sources import check_there, found_files, row_files
+from p2pswarm.data.sources import check_there, files_of, found_files
+
+INPUT = '{"text": "some text"}\n'
+
+
+def row_files(data: Path) -> list[Path]:
+    """The files with rows that `data` means; none if it means text."""
+    found = files_of(data)
+    return list(found.paths) if found.rows else []
+
+
+def plain_files(data: Path, *suffixes: str) -> list[str]:
+    """The names of the text files that `data` means."""
+    found = files_of(data, suffixes)
+    assert not found.rows
+    return [found.name_of(path) for path in found.paths]
 
 
 @pytest.fixture
@@ -29,7 +44,7 @@ def test_a_pattern_searches_below_folders(folder: Path):
 
 
 def test_a_folder_is_text_unless_a_dataset_was_saved_in_it(folder: Path):
-    assert row_files(folder) == []
+    assert plain_files(folder, ".txt") == ["c.txt"]
     assert [file.suffix for file in row_files(dataset(folder, "d.arrow"))] == [".arrow"]
 
 
@@ -88,7 +103,7 @@ def dataset(folder: Path, *names: str, **more: object) -> Path:
     """A dataset as `save_to_disk` lays it, with files of no content."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        (folder / name).touch()
+        (folder / name).write_bytes(b"ARROW1")
     state = {"_data_files": [{"filename": name} for name in names]} | more
     (folder / "state.json").write_text(json.dumps(state))
     return folder
@@ -139,7 +154,18 @@ def test_compressed_rows_are_refused_and_archives_beside_text_passed_over(folder
     for what in ("*.gz", "d.jsonl.gz", "*.zip", "*"):
         with pytest.raises(Unusable, match="is compressed: unpack it"):
             row_files(folder / what)
-    assert row_files(folder / "[ce].*") == []
+    (folder / "e.zip").write_bytes(b"PK\x03\x04\0\0")
+    assert plain_files(folder / "[ce].*") == ["c.txt"]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json.zst", "a.CSV.GZ", "a.parquet.xz"])
+def test_a_card_is_not_the_text_of_rows_that_are_compressed(tmp_path: Path, name: str):
+    place = tree(tmp_path, README_md="# Card of a dataset")
+    (place / name).write_bytes(b"\x1f\x8b\0\0")
+
+    with pytest.raises(Unusable, match=rf"{name}: is compressed: unpack it"):
+        check_there(place)
+    assert plain_files(place, ".md") == ["README.md"]
 
 
 def test_a_link_to_a_folder_above_brings_no_file_twice(folder: Path):
@@ -164,3 +190,173 @@ def test_a_pattern_in_what_cannot_be_read_is_one_line(folder: Path):
     (folder / "deep").mkdir()
     with pytest.raises(Unusable, match=r"cannot be read|no file is found"):
         found_files(folder / "d*" / long)
+
+
+def tree(folder: Path, **files: str | bytes) -> Path:
+    """Files of a folder, by their names with `__` for a slash and `_` for a dot."""
+    for name, text in files.items():
+        file = folder / name.replace("__", "/").replace("_", ".")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text.encode() if isinstance(text, str) else text)
+    return folder
+
+
+ROWS = INPUT * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("data__train_parquet", "data/*.parquet"),
+        ("data__train_arrow", "data/*.arrow"),
+        ("data__train_jsonl", "data/*.jsonl"),
+        ("train_JSONL", "*.JSONL"),
+        ("train_ndjson", "*.ndjson"),
+        ("train_json", "*.json"),
+    ],
+)
+def test_rows_beside_a_card_are_never_passed_over_for_the_card(tmp_path, name, pattern):
+    place = tree(tmp_path / "clone", README_md="# Card of a dataset", **{name: ROWS})
+
+    with pytest.raises(Unusable) as told:
+        check_there(place)
+    assert f"name the rows by a pattern, {place}/{pattern}, or the text by" in str(told.value)
+    assert str(told.value).endswith('train.suffixes = [".md"]')
+    assert len(row_files(place / pattern)) == 1
+    assert plain_files(place, ".md") == ["README.md"]
+
+
+def test_rows_in_several_folders_are_named_by_one_pattern(tmp_path):
+    place = tree(tmp_path, a__x_jsonl=ROWS, b__y_jsonl=ROWS, README_md="card")
+
+    with pytest.raises(Unusable, match=r"\*\*/\*\.jsonl, or the text by"):
+        check_there(place)
+    assert len(row_files(place / "**/*.jsonl")) == 2
+
+
+def test_a_folder_of_files_with_rows_is_named_by_a_pattern(tmp_path: Path):
+    tree(tmp_path, a_jsonl=ROWS)
+
+    with pytest.raises(Unusable, match=r"its files have rows: name them by a pattern, .*/\*.jsonl"):
+        check_there(tmp_path)
+    assert plain_files(tmp_path, ".jsonl") == ["a.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["a_csv", "a_TSV", "deep__a_csv"])
+def test_a_table_is_not_trained_on_with_its_commas(tmp_path, name):
+    place = tree(tmp_path, **{name: "a,b\n1,2\n"}, c_txt="text")
+    file = next(path for path in place.rglob("a.*"))
+
+    with pytest.raises(Unusable, match=r"save it as JSON lines or parquet, or leave it out.*\.txt"):
+        check_there(place)
+    for named in (file, file.with_name("a.*")):
+        with pytest.raises(Unusable, match=r"is a table, .*: save it as JSON lines or parquet$"):
+            check_there(named)
+    assert plain_files(file.parent, ".CSV", ".tsv") == [file.name]
+
+
+def test_json_is_rows_if_its_lines_are_objects_and_else_refused_by_name(tmp_path):
+    tree(tmp_path, a_json=ROWS, b_json='{\n  "text": "one"\n}', c_json='[{"text": "one"}]')
+
+    assert row_files(tmp_path / "a.json") == [tmp_path / "a.json"]
+    for name in ("b.json", "c.json"):
+        with pytest.raises(Unusable, match=r"has no object a line: write each document as"):
+            check_there(tmp_path / name)
+
+
+def test_json_of_programs_beside_text_is_read_and_that_is_said(tmp_path):
+    found = files_of(tree(tmp_path, a_py="x = 1", package_json='{"name": "x"}\n'))
+
+    assert [path.name for path in found.paths] == ["a.py", "package.json"]
+    assert found.lines(tokenised=False) == [
+        f"{tmp_path}: 1 of 2 files are JSON, and read with all their braces"
+    ]
+
+
+def test_what_is_passed_over_is_said_with_the_reason(tmp_path):
+    place = tree(
+        tmp_path / "here",
+        a_txt="text",
+        b_txt="",
+        c_bin=b"\0\1" * 50,
+        d_txt="wide".encode("utf-16"),
+        e_txt="wide without a mark".encode("utf-16-le"),
+        f_txt="wider".encode("utf-32"),
+    )
+    (place / ".git").mkdir()
+    (place / "node_modules").mkdir()
+    (place / "up").symlink_to("..")
+    found = files_of(place)
+
+    assert [path.name for path in found.paths] == ["a.txt"]
+    (line,) = found.lines(tokenised=False, all_passed=True)
+    (told,) = found.lines(tokenised=False)
+    for part in (
+        "1 hidden (.git)",
+        "1 of a program's own folders (node_modules)",
+        "1 links to folders (up)",
+        "1 empty (b.txt)",
+        "1 binary (c.bin)",
+        "2 in UTF-16, to be saved as UTF-8 (d.txt, ...)",
+        "1 in UTF-32, to be saved as UTF-8 (f.txt)",
+    ):
+        assert part in line
+        assert (part in told) is not part.endswith(("(.git)", "(node_modules)", "(b.txt)"))
+
+
+def test_text_that_is_not_utf8_is_read_and_that_is_said(tmp_path):
+    place = tree(tmp_path, a_txt="Zürich".encode("latin-1"), b_txt="né à l'été " * 2000)
+
+    (line,) = files_of(place).lines(tokenised=True)
+    assert line.startswith(f"{place}: 1 of 2 files are not UTF-8: the tokenizer reads their bytes")
+    assert files_of(place).lines(tokenised=False) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"", "1 empty"),
+        (b"\0" * 9, "1 binary"),
+        ("x".encode("utf-16"), "1 in UTF-16, to be saved as UTF-8"),
+    ],
+)
+def test_a_file_without_text_is_refused_with_the_reason(tmp_path, text: bytes, why: str):
+    for data in (tree(tmp_path, a_txt=text), tmp_path / "a.txt", tmp_path / "*.txt"):
+        with pytest.raises(
+            Unusable, match=rf"there is no text; passed over: {why} \(a.txt\): name a"
+        ):
+            check_there(data)
+
+
+@pytest.mark.parametrize(
+    ("head", "remedy"),
+    [
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 9\n", "git lfs pull"),
+        ("/annex/objects/SHA256E-s9--12.txt\n", "git annex get"),
+    ],
+)
+@pytest.mark.parametrize("name", ["a_txt", "a_jsonl", "a_parquet", "a_arrow"])
+def test_a_pointer_to_a_large_file_is_no_text(tmp_path, head: str, remedy: str, name: str):
+    place = tree(tmp_path, **{name: head})
+
+    with pytest.raises(Unusable, match=rf"stands for a file that was not fetched: run {remedy}"):
+        check_there(next(place.iterdir()))
+    if name == "a_txt":
+        tree(tmp_path, b_txt="text")
+        with pytest.raises(Unusable, match=remedy):
+            check_there(place)
+
+
+def test_brackets_in_a_folder_that_is_there_are_its_name(tmp_path):
+    place = tree(tmp_path, **{"[old] texts__a_txt": "text", "[old] texts__deep [1]__b_txt": "more"})
+    tree(tmp_path, o__c_txt="another")
+
+    assert plain_files(place / "[old] texts" / "*.txt") == ["a.txt"]
+    assert plain_files(place / "[old] texts" / "**" / "*.txt") == ["a.txt", "deep [1]/b.txt"]
+    assert plain_files(place / "*" / "deep [1]" / "*.txt") == ["[old] texts/deep [1]/b.txt"]
+    assert plain_files(place / "[old]" / "*.txt") == ["o/c.txt"]
+
+
+def test_a_pattern_that_finds_nothing_says_how_a_bracket_is_written(tmp_path):
+    with pytest.raises(Unusable, match=r"no file is found by that pattern \(in a name, \[\[\] is"):
+        check_there(tmp_path / "[gone]" / "*.txt")

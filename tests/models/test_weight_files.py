@@ -16,6 +16,7 @@ from p2pswarm.data.hub import library
 from p2pswarm.models import pretrained
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import FlatParameters, named_parameters
+from p2pswarm.models.compute.inference import load_model
 from p2pswarm.models.compute.torch_weights import first_state
 from p2pswarm.models.hf_library import config_text, library_model
 from p2pswarm.models.model_source import resolved
@@ -27,6 +28,7 @@ from p2pswarm.models.weight_files import (
     INSTEAD,
     LENGTH_BYTES,
     ONE_FILE,
+    FolderFiles,
     StoredTensor,
     header_bytes,
     joined,
@@ -45,6 +47,24 @@ TENSORS = {
 def read(file):
     length = header_bytes(file[:LENGTH_BYTES], len(file))
     return stored_tensors(file[LENGTH_BYTES : LENGTH_BYTES + length], len(file))
+
+
+@pytest.mark.parametrize("file", [ONE_FILE, "part.safetensors", INDEX])
+def test_a_pointer_to_weights_that_were_not_fetched_is_named(tmp_path, file):
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": "part.safetensors"}}))
+    if file == ONE_FILE:
+        (tmp_path / INDEX).unlink()
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 9\n"
+    (tmp_path / file).write_bytes(pointer)
+
+    def shapes():
+        weights = FolderFiles(tmp_path)
+        return weights.shapes(weights.places()["a"], ["a"])
+
+    with pytest.raises(Unusable, match=rf"{file} stands for a file .*: run git lfs pull there"):
+        shapes()
+    with pytest.raises(Unusable, match="run git lfs pull there"):
+        load_model(tmp_path / file)
 
 
 def test_tensors_lie_where_the_library_finds_them(tmp_path):

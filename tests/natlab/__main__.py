@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from p2pswarm.base.errors import SwarmError
-from p2pswarm.base.files import check_target, write_target
+from p2pswarm.base.files import check_target, write_answer, write_target
 
 from .classify import punch
 from .lab import PUBLIC, LabUnavailable, NatLab
@@ -140,8 +140,7 @@ def tell(flags: argparse.Namespace, rows: list[Row]) -> None:
     if flags.command != "punch":
         print(summary(rows))
     if flags.json is not None:
-        text = json.dumps(rows, indent=1) + "\n"
-        print(write_target(flags.json, lambda path: path.write_text(text), replace=True))
+        print(write_answer(flags.json, json.dumps(rows, indent=1) + "\n"))
     if flags.plot is not None:
         from .picture import draw, picture_format  # noqa: PLC0415  as above
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from p2pswarm.base.files import check_target, write_target
+from p2pswarm.base.files import check_target, write_answer
 
 from .lab import PUBLIC, LabUnavailable, NatLab, Site
 from .matrix import NODE, PORT, START_S, NodeFailed, Program, public_nodes
@@ -98,7 +98,7 @@ def main() -> int:
         return UNUSABLE
     print(table(rows))
     if flags.json:
-        write_target(flags.json, json.dumps(rows).encode())
+        write_answer(flags.json, json.dumps(rows) + "\n")
     return 0
 
 

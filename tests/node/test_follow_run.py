@@ -69,7 +69,7 @@ def followed(
             async with town.node() as again, asyncio.TaskGroup() as tasks:
                 await announce(again, came_back_with)
                 began_s = loop.time()
-                following = tasks.create_task(follow_run(server, choice, lost, waiting))
+                following = tasks.create_task(follow_run(server, choice, lost, waiting, server.rpc))
                 if until_told:
                     await waiting.told()
                 else:

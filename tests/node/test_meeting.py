@@ -29,6 +29,12 @@ class WatchedDht:
         return getattr(self._dht, name)
 
 
+def trusting(stack: NodeStack) -> NodeStack:
+    """A node whose run takes any trainer."""
+    run = replace(stack.config.run, strangers="lead")
+    return replace(stack, config=replace(stack.config, run=run))
+
+
 async def stand_by(stack: NodeStack, text) -> tuple[NodeStack, object]:
     config = replace(stack.config, train=TrainConfig(standby=True))
     watched = replace(stack, config=config, dht=WatchedDht(stack.dht))
@@ -38,7 +44,8 @@ async def stand_by(stack: NodeStack, text) -> tuple[NodeStack, object]:
 def test_one_that_a_coordinator_has_taken_asks_for_no_end_and_one_that_lost_it_does():
     async def story() -> None:
         town = Town()
-        async with town.node(), town.node() as first, town.node() as second:
+        async with town.node(), town.node() as one, town.node() as other:
+            first, second = trusting(one), trusting(other)
             run = first.config.run
             text = corpus(run)
             key = end_key(run, text.digest())

@@ -3,6 +3,12 @@
 import subprocess
 import sys
 
+import pytest
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.node.serve import free_for_stage
+from p2pswarm.settings.config import RunConfig
+
 PROGRAM = """
 from p2pswarm.node.serve import keep_freed_memory
 
@@ -27,3 +33,29 @@ def test_what_is_freed_is_taken_again_without_a_page_fault():
     kept, faults = made.stdout.split()
 
     assert kept == b"False" or int(faults) < 100
+
+
+RUN = RunConfig(name="large", stages=2)
+GB = 10**9
+
+
+def test_a_stage_that_does_not_fit_is_refused_before_it_is_made():
+    """36 GB of weights and moments on a machine with 18 GB free, in a line with the remedy."""
+    with pytest.raises(Unusable) as refused:
+        free_for_stage(RUN, 1, 36 * GB, lambda: 18 * GB)
+
+    told = str(refused.value)
+    assert told.startswith("stage 1 of run 'large' takes 60.0 GB of memory at least, and 18.0 GB")
+    assert "run.stages" in told
+    assert "\n" not in told
+
+
+def test_a_stage_that_fits_or_a_system_that_does_not_tell_is_no_reason_to_refuse():
+    assert free_for_stage(RUN, 0, 9 * GB, lambda: 18 * GB) == 18 * GB
+    assert free_for_stage(RUN, 0, 36 * GB, lambda: None) is None
+
+
+def test_memory_of_the_stage_before_counts_as_free_once_it_is_collected():
+    told = iter((1 * GB, 20 * GB))
+
+    assert free_for_stage(RUN, 0, 9 * GB, lambda: next(told)) == 20 * GB

@@ -3,7 +3,8 @@
 import asyncio
 import dataclasses
 
-from node.harness import RUN, Town, manifest_of, play, put
+from node.harness import RUN as OPEN
+from node.harness import Town, manifest_of, play, put
 
 from p2pswarm.node.run.discovery import announce_end
 from p2pswarm.node.run.run_entry import OVER_AFTER_S, enter_run
@@ -13,11 +14,14 @@ from p2pswarm.run.messages.run import RunOver
 from p2pswarm.settings.train_config import TrainConfig
 
 TEXT = bytes(32)
+RUN = dataclasses.replace(OPEN, strangers="lead")
 
 
 def standby(stack: NodeStack) -> NodeStack:
     train = dataclasses.replace(stack.config.train or TrainConfig(), standby=True)
-    return dataclasses.replace(stack, config=dataclasses.replace(stack.config, train=train))
+    return dataclasses.replace(
+        stack, config=dataclasses.replace(stack.config, run=RUN, train=train)
+    )
 
 
 def test_a_strangers_word_ends_no_standby_and_its_user_hears_of_it_once():
@@ -37,7 +41,7 @@ def test_a_strangers_word_ends_no_standby_and_its_user_hears_of_it_once():
             assert told[0].startswith(who)
             assert "anybody can say so" in told[0]
 
-            await put(trainer, manifest_of(trainer))
+            await put(trainer, manifest_of(trainer, RUN))
             entry = await entering
             assert entry.trainers == (trainer.endpoint.contact,)
 

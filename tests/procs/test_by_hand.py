@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from p2pswarm.commands.status.texts import nobody_knows
+
 HERE = ("--listen", "127.0.0.1:0")
 RUN = """
 [train]
@@ -114,9 +116,7 @@ def test_status_tells_how_a_run_stands(start, seed_node, run_file):
     ask = ("status", "--bootstrap", address)
     nothing = start(*ask, module="p2pswarm")
     assert nothing.end() == 2
-    assert nothing.errors == (
-        "error: there is no run in this swarm: start one with p2pswarm train run.toml\n"
-    )
+    assert nothing.errors == f"error: {nobody_knows((address,))}\n"
     join = ("--bootstrap", address, *HERE)
     start("--role", "trainer", "--config", run_file, *join).line_with("waiting for a server")
 

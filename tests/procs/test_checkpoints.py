@@ -12,6 +12,8 @@ from procs.harness import plain_loop, tensors
 from p2pswarm.checkpoint.names import parse_folder
 
 HERE = ("--listen", "127.0.0.1:0")
+SAVES = ("--checkpoint-target", "checkpoints")
+"""For a server whose owner lets it write where the runs of these tests say."""
 RUN = """
 [train]
 data = "text"
@@ -91,7 +93,7 @@ def test_a_run_that_was_killed_goes_on_with_another_cut_and_has_the_weights_of_a
     _, address = seed_node
     join = ("--bootstrap", address, *HERE)
     first = [start("train", run_file(**kinds, replicas=2), *join, module="p2pswarm")]
-    first += [start(*join) for _ in range(4)]
+    first += [start(*join, *SAVES) for _ in range(4)]
     assert first[0].line_with("checkpoint of step ")
     first.append(start(*join))
     assert first[-1].line_with("serving stage ")
@@ -103,11 +105,13 @@ def test_a_run_that_was_killed_goes_on_with_another_cut_and_has_the_weights_of_a
     again = run_file(**kinds, stages=3, steps=step + 7)
     trainer = start("train", again, "--resume", *join, module="p2pswarm")
     assert trainer.line_with(f"going on from step {step} ")
-    servers = [start(*join) for _ in range(3)]
+    servers = [start(*join, *SAVES), *(start(*join) for _ in range(2))]
 
     assert trainer.line_with(f"done after {step + 7} steps")
     assert trainer.end() == 0, trainer.errors
     assert servers[0].line_with("loaded from")
+    for plain in servers[1:]:  # the trainer sends what they may not read
+        assert plain.line_with("its trainer or another server is asked for the weights")
     ours = tensors(tmp_path / f"weights-saved-step-{step + 7}.safetensors")
     theirs = plain_loop(again)
     assert ours.keys() == theirs.keys()
@@ -129,6 +133,7 @@ def test_ctrl_c_ends_in_a_checkpoint(start, seed_node, run_file, tmp_path):
     assert "Traceback" not in trainer.errors
     newest = manifests(tmp_path)[-1]  # a step that was being decided meanwhile makes a second one
     assert start("verify", newest.parent, module="p2pswarm").end() == 0
+    assert not list(tmp_path.glob("**/*.part"))
     for server in servers:
         assert server.line_with("is over: the trainer leaves")
 
@@ -164,7 +169,7 @@ def test_a_second_ctrl_c_leaves_without_a_checkpoint(start, seed_node, run_file,
     """A server that stands still can save nothing, and the trainer waits for it."""
     _, address = seed_node
     join = ("--bootstrap", address, *HERE)
-    server = start(*join)
+    server = start(*join, *SAVES)
     trainer = start("train", run_file(stages=1, every=1_000_000), *join, module="p2pswarm")
     assert trainer.line_with("loss")
     server.process.send_signal(signal.SIGSTOP)
@@ -197,7 +202,7 @@ def test_a_disk_that_is_full_costs_checkpoints_and_the_next_one_is_written_when_
 ):
     _, address = seed_node
     join = ("--bootstrap", address, *HERE)
-    server = start(*join)
+    server = start(*join, *SAVES)
     full = 1_000  # bytes that a file of the server may have
     before = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
     assert server.line_with("no run yet")
@@ -223,7 +228,7 @@ def test_a_checkpoint_that_is_torn_is_named_and_the_one_before_is_used(
 ):
     _, address = seed_node
     join = ("--bootstrap", address, *HERE)
-    server = start(*join)
+    server = start(*join, *SAVES)
     trainer = start("train", run_file(stages=1, steps=9), *join, module="p2pswarm")
     assert trainer.line_with("done after 9 steps")
     assert trainer.end() == 0
@@ -253,3 +258,23 @@ def test_a_resume_without_a_checkpoint_is_one_line(start, seed_node, run_file, t
     assert trainer.errors == (
         "error: there is no checkpoint to go on from in empty: name another target\n"
     )
+
+
+def test_a_plain_server_writes_nowhere_that_a_run_names_and_the_trainer_writes_instead(
+    start, seed_node, run_file, tmp_path
+):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    servers = [start(*join) for _ in range(2)]
+    trainer = start("train", run_file(steps=7), *join, module="p2pswarm")
+
+    assert trainer.line_with("no server of stage ")
+    assert trainer.line_with("done after 7 steps")
+    assert trainer.end() == 0, trainer.errors
+    written = list(tmp_path.glob("checkpoints/*/stage-*"))
+    assert len({path.name.split(".")[1] for path in written}) == 1  # by one peer, the trainer
+    assert all(
+        "a server opens no target but" in server.line_with("no checkpoint of step")
+        for server in servers
+    )
+    assert start("verify", "checkpoints", module="p2pswarm").end() == 0

@@ -33,6 +33,7 @@ every_steps = 2
 
 [run]
 name = "full"
+strangers = "lead"
 stages = 1
 steps = {steps}
 

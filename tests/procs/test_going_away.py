@@ -66,6 +66,7 @@ def test_a_trainer_that_was_killed_comes_back_as_another_peer_and_has_its_server
 
     assert again.line_with("done after 10 steps")
     assert server.line_with("out of the run, joining again")
+    assert server.line_with("serving stage 0")  # its last word is not that it is out
     assert server.line_with("is over: all steps are done")
     assert server.line_with("there is no run yet")
 

@@ -53,6 +53,17 @@ def test_a_swarm_starts_and_prints_the_line_that_others_paste(start):
     assert re.fullmatch(r"  python -m p2pswarm.node --bootstrap 127\.0\.0\.1:\d+", line)
 
 
+@pytest.mark.full
+def test_a_node_whose_peers_are_on_this_machine_says_why_it_cannot_know_who_reaches_it(start):
+    """It takes two looks for peers elsewhere, ten seconds apart."""
+    first = start("--listen", "0.0.0.0:0")
+    start("--listen", "0.0.0.0:0", "--bootstrap", first.address)
+
+    line = first.line_with("reachable: ")
+
+    assert line.startswith("reachable: not known: all peers are on this machine")
+
+
 def test_a_node_that_listens_everywhere_names_an_address_others_can_dial(start):
     node = start("--listen", "0.0.0.0:0")
 
@@ -138,7 +149,7 @@ def test_others_dial_what_a_node_announces(start):
 
 
 def test_a_check_says_what_the_settings_mean_and_does_nothing_else(start, tmp_path):
-    (tmp_path / "text").write_text("some text")
+    (tmp_path / "text").write_text("some text" * 500)
     (tmp_path / "run.toml").write_text("[train]\ndata = 'text'\n[run]\nsteps = 1e3")
 
     good = start("train", "run.toml", "--check", module="p2pswarm")

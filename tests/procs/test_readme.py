@@ -1,4 +1,4 @@
-"""README's shell commands run, word for word or with a change that is listed here.
+"""README's and the tutorial's commands run, word for word or with a change that is listed here.
 
 Each line of a fenced block without a language is a command. A command that is on no list below
 fails the first test, and so does one that is listed and no longer there.
@@ -10,15 +10,22 @@ import shlex
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from p2pswarm.command_line import make_parser
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
+PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 BLOCKS = BLOCK.findall(README)
 COMMANDS = [line for language, text in BLOCKS if not language for line in text.splitlines() if line]
+IN_A_LINE = re.compile(r"`((?:p2pswarm|python|make|pip) [^`]+)`")
+"""A command in a sentence."""
 FIRST_RUN = "examples/first_run.toml"
 ELSEWHERE = "203.0.113.7:4000"
 """README's address of the first node; the test's first node has another."""
@@ -35,6 +42,28 @@ OTHER_NODE = f"p2pswarm node --bootstrap {ELSEWHERE}"
 TRAIN = f"p2pswarm train run.toml --bootstrap {ELSEWHERE}"
 TRAIN_SHORTER = {"\nsteps = 2000\n": "\nsteps = 2\n", "d_model = 512": "d_model = 32"}
 ASK = tuple(f"p2pswarm {name} --bootstrap {ELSEWHERE}" for name in ("status", "explain", "doctor"))
+AT_A_PORT = f"p2pswarm train {FIRST_RUN} --listen 127.0.0.1:4000"
+JOIN_THERE = "p2pswarm node --bootstrap 127.0.0.1:4000 --listen 127.0.0.1:0"
+USES = (GENERATE, f"p2pswarm evaluate out {FIRST_RUN}", "p2pswarm export out my-model")
+REHEARSAL = "make demo"
+"""Its command is `p2pswarm demo`, which tests/procs/test_demo.py runs."""
+TRAIN_FIRST = f"p2pswarm train {FIRST_RUN}"
+"""As `AT_A_PORT`, at every address of the machine."""
+OF_THE_TUTORIAL = [AT_A_PORT, JOIN_THERE, *USES, REHEARSAL, TRAIN_FIRST, OTHER_NODE]
+CHECK_FIRST = f"p2pswarm train {FIRST_RUN} --check"
+IN_SENTENCES = {
+    CHECK_FIRST,
+    TRAIN_HERE,
+    (
+        "p2pswarm demo --stages 3 --replicas 2 --steps 200 --kill-every 20 --data ~/texts "
+        "--json figures.json --plot loss.svg"
+    ),
+    "p2pswarm check-model run.toml",
+    "p2pswarm node --config",
+    "p2pswarm revoke",
+    *(f"pip install '.[{extra}]'" for extra in ("hf", "data")),
+}
+"""The tutorial's, of which the first two are run; of the others the flags are read below."""
 ON_THIS_MACHINE = {FIRST_NODE, OTHER_NODE, TRAIN, ASK[2]}
 """They listen: on loopback alone here, with `--listen 127.0.0.1:0` added."""
 
@@ -113,6 +142,68 @@ def test_every_command_is_tried_below():
     assert listed == COMMANDS
 
 
+def test_every_command_of_the_tutorial_is_tried_below():
+    blocks = [text for language, text in BLOCK.findall(TUTORIAL) if not language]
+
+    assert [line for text in blocks for line in text.splitlines()] == OF_THE_TUTORIAL
+    assert set(IN_A_LINE.findall(TUTORIAL)) == IN_SENTENCES
+
+
+def commands_on(page: str) -> list[str]:
+    """The commands of p2pswarm that a page shows, in blocks and in sentences, without comments."""
+    text = (ROOT / page).read_text()
+    lines = [line for language, block in BLOCK.findall(text) if not language
+             for line in block.splitlines()]  # fmt: skip
+    shown = [line.removeprefix("$ ").partition("  #")[0].partition(" > ")[0] for line in lines]
+    told = [" ".join(one.split()) for one in IN_A_LINE.findall(text)]
+    return [line for line in (*shown, *told) if line.startswith("p2pswarm ")]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands_on(page)])
+def test_the_flags_of_every_command_on_a_page_are_there(page, capsys):
+    """A command in a sentence may be shortened: `p2pswarm node --config`, or `[--json]`."""
+    for line in commands_on(page):
+        words = list(shlex.split(line.replace("[", "").replace("]", ""))[1:])
+        try:
+            make_parser().parse_args(words)
+        except SystemExit:
+            said = capsys.readouterr().err
+            assert re.search(
+                "arguments are required|expected one argument|expected at least", said
+            ), f"{line}: {said}"
+
+
+def test_nobody_is_told_to_install_by_a_name_that_a_stranger_may_take():
+    """The name p2pswarm is on no index."""
+    sources = [*(ROOT / "p2pswarm").rglob("*.py"), *(ROOT / page for page in PAGES)]
+
+    told = [
+        f"{source.relative_to(ROOT)}: {found[0]}"
+        for source in sources
+        for found in re.finditer(
+            r"pip install [^`\n]*\bp2pswarm(\[|\b(?!:))[^`\n]*", source.read_text()
+        )
+        if "clone of p2pswarm" not in found[0]
+    ]
+
+    assert told == []
+
+
+def test_every_extra_that_is_named_is_there():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    sources = [*(ROOT / "p2pswarm").rglob("*.py"), *(ROOT / page for page in PAGES)]
+    texts = [source.read_text() for source in sources]
+
+    named = {name for text in texts for name in re.findall(r"'\.\[(\w+)\]'", text)}
+    called = {
+        name for text in texts for name in re.findall(r'missing_extra\([^"]*"[^"]*", "(\w+)"', text)
+    }
+
+    assert {"data", "hf", "plan"} <= named
+    assert {"data", "hf", "plan"} == called
+    assert named | called <= set(project["optional-dependencies"])
+
+
 def test_it_is_installed_as_the_makefile_does_it():
     makefile = (ROOT / "Makefile").read_text()
 
@@ -160,6 +251,30 @@ def test_machines_join_train_and_tell(start_here, run_file, text_folder):
     assert status.startswith("run 'my run', id ")
     assert explained.startswith("run 'my run', rebalancing 'priced'")
     assert "127.0.0.1" in found
+
+
+@pytest.mark.timeout(300)
+def test_the_tutorial_trains_at_a_port_and_uses_what_comes_out(clone, start):
+    """The port is any free one here, and 4000 there."""
+    assert run_in_shell(CHECK_FIRST, clone).startswith(f"{FIRST_RUN}: good\n")
+    free = AT_A_PORT.replace("4000", "0")
+
+    trainer = start(*shlex.split(free)[1:], module="p2pswarm")
+    join = trainer.line_with("--bootstrap").split()[-1]
+    servers = [
+        start(*shlex.split(JOIN_THERE.replace("127.0.0.1:4000", join))[1:], module="p2pswarm")
+        for _ in range(2)
+    ]
+
+    assert trainer.line_with("done after 4 steps")
+    assert trainer.end() == 0, trainer.errors
+    for server in servers:
+        assert server.line_with("serving stage")
+    written, measured, exported = (run_in_shell(command, clone) for command in USES)
+    assert written.startswith("The trainer")
+    assert re.search(r"loss [\d.]+ nats a byte, perplexity", measured)
+    assert exported.startswith("my-model: ")
+    assert (clone / "my-model" / "README.md").is_file()
 
 
 def flags_of(command: str, folder: Path) -> set[str]:

@@ -20,7 +20,8 @@ def run_file(tmp_path, text_folder):
             "dtype": "float32",
         } | values
         path = tmp_path / f"run-{state or 'none'}.toml"
-        path.write_text((f'state = "{state}"\n' if state else "") + RUN.format(**values))
+        text = RUN.format(**values).replace("[run]\n", '[run]\nstrangers = "lead"\n')
+        path.write_text((f'state = "{state}"\n' if state else "") + text)
         return path
 
     return write
@@ -107,6 +108,7 @@ def test_a_trainer_that_comes_back_after_the_end_is_told_so(start, seed_node, ru
     first = start("train", run_file("a", steps=40), *join, module="p2pswarm")
     second = start("train", run_file("b", steps=40), "--standby", *join, module="p2pswarm")
     assert second.line_with("standing by for run")
+    assert second.line_with("leads the run, and this one waits to take its place")
     server = start(*join)
     assert first.line_with("stands by")
     for _ in range(3):  # a standby is named in one record, and can take over from the next on

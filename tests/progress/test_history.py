@@ -18,7 +18,7 @@ from p2pswarm.progress.events import (
     Waiting,
 )
 from p2pswarm.progress.history import NOTES_SHOWN, RunHistory
-from p2pswarm.progress.page import STEP_EVERY_S, LineFormat, curve, page
+from p2pswarm.progress.page import SILENCE_MAX_S, STEP_EVERY_S, LineFormat, curve, page
 
 
 def stepped(step: int, seconds: float = 0.0, loss: float = 3.0) -> Stepped:
@@ -79,7 +79,7 @@ def test_only_the_last_notes_are_kept():
     for i in range(3 * NOTES_SHOWN):
         history.on_event(Note(str(i)))
 
-    assert [note.text for note in history.notes][-1] == str(3 * NOTES_SHOWN - 1)
+    assert [note.event.text for note in history.notes][-1] == str(3 * NOTES_SHOWN - 1)
     assert len(history.notes) == NOTES_SHOWN
 
 
@@ -87,7 +87,7 @@ def test_a_checkpoint_is_a_note_too():
     history = RunHistory()
     history.on_event(Checkpointed(3, "/there", 0.25, seconds=2.0))
 
-    assert [note.text for note in history.notes] == ["checkpoint of step 3 in 0.2 s: /there"]
+    assert [note.event.text for note in history.notes] == ["checkpoint of step 3 in 0.2 s: /there"]
 
 
 def test_the_page_shows_what_is_waited_for_then_the_figures():
@@ -178,19 +178,61 @@ def test_a_long_curve_is_thinned_and_ends_with_the_newest():
     assert drawn[-1] == "█"
 
 
+AT = "2026-11-26 16:05:00"
+
+
 def test_lines_pass_over_steps_that_nobody_has_time_to_read():
-    lines = LineFormat()
+    lines = LineFormat(0.0)
     times_s = [i * STEP_EVERY_S / 10 for i in range(41)]
 
-    told = [lines.line(stepped(i, times_s[i])) for i in range(41)]
+    told = [lines.line(stepped(i, times_s[i]), times_s[i], AT) for i in range(41)]
 
     assert len([line for line in told if line]) == 5
 
 
-def test_a_line_has_the_time_and_the_text_of_an_event_and_servers_have_none():
-    lines = LineFormat()
+def test_a_line_has_the_date_and_the_text_of_an_event_and_servers_have_none():
+    lines = LineFormat(0.0)
 
-    assert lines.line(HeldOut(3, 2.5, seconds=2.0)) == (
-        "     2.0 s  step     3  held-out loss 2.5000 nats/token"
+    assert lines.line(HeldOut(3, 2.5, seconds=2.0), 2.0, AT) == (
+        "2026-11-26 16:05:00  step     3  held-out loss 2.5000 nats/token"
     )
-    assert lines.line(Peers(())) is None
+    assert lines.line(Peers(()), 2.0, AT) is None
+
+
+@pytest.mark.parametrize(
+    ("events", "says"),
+    [
+        ([], "still waiting for the first step"),
+        ([Waiting((0, 1))], "still waiting for a server of stage 0, 1"),
+        ([Waiting((0,)), Waiting(())], "still waiting for the next step"),
+        ([Started(7)], "still computing the first step"),
+        ([stepped(3, 1.0)], "still computing step 4"),
+        (
+            [
+                stepped(3, 1.0),
+                Peers((PeerLine("a", 0, True, 1, 2.0), PeerLine("b", 1, False, 0, 0))),
+            ],
+            "still computing step 4: 1 of 2 servers are ready, and count 2 microbatches/s together",
+        ),
+    ],
+)
+def test_a_long_silence_is_ended_by_what_the_run_is_doing(events, says):
+    lines = LineFormat(0.0)
+    for event in events:
+        lines.line(event, 0.0, AT)
+
+    assert lines.silence(SILENCE_MAX_S - 1, AT) is None
+    assert lines.silence(SILENCE_MAX_S, AT) == f"{AT}  {says}"
+    assert lines.silence(SILENCE_MAX_S + 1, AT) is None
+    assert lines.silence(2 * SILENCE_MAX_S, AT) == f"{AT}  {says}"
+
+
+@pytest.mark.parametrize(
+    ("failed", "says"), [(True, None), (False, f"{AT}  still saving what was learnt")]
+)
+def test_a_run_that_is_over_saves_what_was_learnt_or_is_silent(failed, says):
+    lines = LineFormat(0.0)
+    lines.line(Peers((peer("a", 0),)), 0.0, AT)
+    lines.line(Ended(3, "done", failed, 1.0, MicrobatchCounts(0, 0, 0)), 0.0, AT)
+
+    assert lines.silence(1e6, AT) == says

@@ -60,7 +60,7 @@ def test_the_keeper_is_asked_first_and_the_router_hears_nothing_of_it():
     progress.granted(0.1)
     progress.sent(0.1)
     progress.computed(0.2, Receipt(0.0, 0.0))
-    progress.ended()
+    progress.ended(1.0)
 
     assert progress.state is PushState.DONE
     assert router.told == []
@@ -73,7 +73,7 @@ def test_after_a_refusal_the_router_chooses():
         progress.choose(0.0)
 
         progress.failed(error, 0.1)
-        progress.ended()
+        progress.ended(1.0)
 
         assert progress.choose(0.1) is OTHER
         assert not progress.asks_keeper
@@ -86,7 +86,7 @@ def test_what_the_router_chose_it_hears_of():
     progress.choose(0.0)
 
     progress.failed(LinkLost("cut"), 0.1)
-    progress.ended()
+    progress.ended(1.0)
 
     assert router.told == [("lost", OTHER.peer), ("over", OTHER.peer)]
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from p2pswarm.base.errors import BadMessage, LinkLost
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.run.member_view import view_parts
-from p2pswarm.run.messages.membership import Assigned, Leaving, MayLeave
+from p2pswarm.run.messages.membership import Assigned, Leaving, MayLeave, MoveTo
 from p2pswarm.run.messages.run import Finished
 from p2pswarm.server.lifecycle import MOVES, Lifecycle, ServerEnd, ServerState
 from p2pswarm.server.trainer_search import REJOIN_FIRST_S, SEEK_S
@@ -265,6 +265,16 @@ def test_a_lost_session_is_followed_by_another_after_a_pause():
     assert one.next_deadline_s() == 100.0 + REJOIN_FIRST_S
     one.on_deadline(100.0 + REJOIN_FIRST_S)
     assert one.may_join
+
+
+def test_a_move_is_told_as_one_and_not_as_a_loss():
+    one = serving()
+    with pytest.raises(LinkLost) as lost:
+        one.on_message(MoveTo(1, "+10 %"))
+
+    one.session_lost(str(lost.value), 100.0)
+
+    assert one.remarks() == ["leaving this stage: it moves to stage 1: +10 %"]
 
 
 def fail(one, now_s):

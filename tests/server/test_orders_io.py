@@ -233,7 +233,8 @@ def test_who_changes_does_not_wait_for_the_digest_of_what_the_commit_made():
             join, member = r.trainer.joins[-1], moving.member
             assert (join.stage, join.version, join.held[-1].step) == (1, step, step)
             assert join.digest == r.trainer.state_of(1, step)
-            assert await moving.server.serving(other_than=0) == 1
+            assert await moving.server.serving(1) == 2
+            assert moving.server.stage == 1
             assert moving.server.version == step + 1
             order = Commit(
                 RUN_ID, step, join.held[-1].generation, member.record.incarnation, 1.0, 1e-2

@@ -5,13 +5,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from checkpoint.saved_run import CONFIG, plain_weights, saved_run, steps_saved, virtual
+from checkpoint.saved_run import CONFIG, TRAINER, plain_weights, saved_run, steps_saved, virtual
 
+from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.verification import verify
 from p2pswarm.node.run.resume import check_records
 from p2pswarm.progress.events import Checkpointed
 from p2pswarm.server.member_session import SavingLimits
-from p2pswarm.trainer.reports.reports import CheckpointFailed, CheckpointProgress, StepDone
+from p2pswarm.trainer.reports.reports import (
+    CheckpointFailed,
+    CheckpointProgress,
+    StateFetched,
+    StepDone,
+)
 
 
 def equal(ours, theirs) -> bool:
@@ -61,7 +67,11 @@ def test_a_run_is_saved_while_it_trains_and_its_weights_are_those_of_a_plain_loo
 
 @pytest.mark.parametrize("window_bytes", [1, 1 << 30], ids=["waits", "copies"])
 def test_what_is_saved_is_of_one_version_whatever_the_window_is(tmp_path, window_bytes):
-    run = train(tmp_path, every_steps=1, limits=SavingLimits(window_bytes=window_bytes))
+    run = train(
+        tmp_path,
+        every_steps=1,
+        limits=SavingLimits(targets=(str(tmp_path),), window_bytes=window_bytes),
+    )
 
     assert equal(run.weights(), plain_weights(CONFIG))
     assert all(verified(path)[0] for path in tmp_path.iterdir())
@@ -138,14 +148,49 @@ def test_a_server_that_cannot_read_the_checkpoint_is_sent_the_state_by_one_that_
     assert equal(run.weights(), plain_weights(config))
 
 
-def test_a_server_may_refuse_to_write_and_training_goes_on(tmp_path):
-    run = train(tmp_path, limits=SavingLimits(allowed=False))
+@pytest.mark.parametrize(
+    "limits", [SavingLimits(), SavingLimits(allowed=False, targets=("/",))], ids=["plain", "never"]
+)
+def test_what_no_server_may_write_the_trainer_fetches_and_writes(tmp_path, limits):
+    run = train(tmp_path, limits=limits)
 
-    assert steps_saved(tmp_path) == []
-    assert {report.reason for report in run.seen(CheckpointFailed)} >= {
-        "stage 0 was not saved: it writes no checkpoints (serve.checkpoints = false)",
-    }
+    assert steps_saved(tmp_path)[-1] == 6
+    assert not run.seen(CheckpointFailed)
+    assert [report.stage for report in run.seen(StateFetched)] == [0, 1]  # each is said once
+    assert sum("no checkpoint of step" in line for line in run.said) <= 4  # and at each server
+    written = {path.name for path in (tmp_path / newest(tmp_path)).glob("stage-*")}
+    assert all(TRAINER.peer_id.short in name for name in written)
+    ok, lines = verified(tmp_path / newest(tmp_path))
+    assert ok, lines
     assert equal(run.weights(), plain_weights(CONFIG))
+
+
+def test_a_server_that_may_write_does_so_for_those_that_may_not(tmp_path):
+    async def story():
+        async with saved_run(tmp_path, replace(CONFIG, stages=1, min_replicas=4)) as run:
+            for number in (1, 2, 3):
+                run.serve(number, SavingLimits())
+            run.serve(4)
+            await run.trainer.run()
+            await run.trainer.save_state()
+        return run
+
+    run = virtual(story)
+    assert [report.step for report in run.seen(Checkpointed)] == [2, 4, 6]
+    assert not run.seen(StateFetched)
+    writer = PeerId(bytes([4]) * 32).short
+    assert all(writer in path.name for path in tmp_path.glob("*/stage-*"))
+
+
+def test_servers_that_open_nothing_are_sent_the_checkpoint_that_a_run_goes_on_from(tmp_path):
+    train(tmp_path)
+    after = replace(CONFIG, stages=3, steps=11, min_replicas=2)
+
+    run = train(tmp_path, after, range(10, 16), limits=SavingLimits(), resume=True, nonce=b"n" * 16)
+
+    assert sum("its trainer or another server is asked" in line for line in run.said) == 6
+    assert [report.step for report in run.seen(StepDone)] == [6, 7, 8, 9, 10]
+    assert equal(run.weights(), plain_weights(after))
 
 
 def test_a_folder_that_cannot_be_written_costs_the_checkpoint_and_nothing_else(tmp_path):
@@ -161,7 +206,7 @@ def test_a_folder_that_cannot_be_written_costs_the_checkpoint_and_nothing_else(t
     assert equal(run.weights(), plain_weights(CONFIG))
 
 
-@pytest.mark.parametrize("target", ["", "simplecache::memory://x"])
+@pytest.mark.parametrize("target", ["", "simplecache::memory://x", "/etc"])
 def test_a_target_that_no_trainer_may_name_is_refused(tmp_path, target):
     async def story():
         async with saved_run(tmp_path) as run:
@@ -170,9 +215,11 @@ def test_a_target_that_no_trainer_may_name_is_refused(tmp_path, target):
             for number in (1, 2):
                 run.serve(number)
             await run.trainer.run()
-        return run.seen(CheckpointFailed)
+        return run.said
 
-    assert all("is no target that a trainer may name" in r.reason for r in virtual(story))
+    refused = [line for line in virtual(story) if "no checkpoint of step" in line]
+    assert len(refused) == 2
+    assert all("opens no target but those that its owner names" in line for line in refused)
 
 
 def test_a_trainer_that_leaves_has_the_present_version_saved_and_trains_no_further(tmp_path):

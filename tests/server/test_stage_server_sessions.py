@@ -197,14 +197,25 @@ def test_a_server_says_when_it_serves_a_stage():
     async def main():
         async with swarm() as r:
             server = r.serve(2)
-            stage = await server.serving()
-            again = asyncio.ensure_future(server.serving(other_than=stage))
+            sessions = await server.serving()
+            again = asyncio.ensure_future(server.serving(sessions))
             await asyncio.sleep(1.0)
             assert not again.done()
             again.cancel()
-            return stage, server.stage, server.version
+            return sessions, server.stage, server.version
 
-    assert virtual(main) == (0, 0, 0)
+    assert virtual(main) == (1, 0, 0)
+
+
+def test_a_server_that_comes_back_into_the_run_says_that_it_serves_again():
+    async def main():
+        async with swarm() as r:
+            server, _ = await r.ready_servers(2, 3)
+            sessions = await server.serving()
+            await r.cut_off(r.trainer.members[peer(2).raw])
+            return sessions, await server.serving(sessions), server.stage
+
+    assert virtual(main)[:2] == (1, 2)
 
 
 def test_a_server_that_waits_to_join_again_leaves_at_once():

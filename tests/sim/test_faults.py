@@ -6,6 +6,7 @@ import pytest
 from chaos.fault_draw import (
     AIM_S,
     DEADLY,
+    DRAWN,
     FIRST_S,
     KINDS,
     PAIRED,
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 from sim.seed import SEED
 
 from p2pswarm.base.ids import PeerId
-from p2pswarm.sim.faults import LATE_S, SLOWER, Fault, FaultInjection, FaultKind, FaultPlan
+from p2pswarm.sim.compute import LOOK_S, Processor
+from p2pswarm.sim.faults import CRAWLS, LATE_S, SLOWER, Fault, FaultInjection, FaultKind, FaultPlan
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.sim.process import SimPeer
@@ -58,6 +60,10 @@ def test_trainers_die_only_where_that_is_asked(seed: int):
 
 def test_every_kind_is_drawn_and_only_the_kinds_that_are_asked_for():
     kinds = {fault.kind for seed in range(40) for fault in draw_plan(seed, OPTIONS).faults}
+    assert kinds == set(DRAWN)
+
+    every = FaultOptions(kinds=tuple(FaultKind), faults=(0, 30))
+    kinds = {fault.kind for seed in range(40) for fault in draw_plan(seed, every).faults}
     assert kinds == set(FaultKind)
 
     only = FaultOptions(kinds=(FaultKind.RESET, FaultKind.FREEZE))
@@ -101,6 +107,7 @@ class Seats:
         self.world = SimWorld(SEED, WorldConfig(bandwidth_bytes_per_s=1e6))
         self.processes: list[SimPeer] = [self.world.rpc(PeerId(bytes([n]) * 32)) for n in range(4)]
         self.log: list[str] = []
+        self.processors = [None, *(Processor(1.0) for _ in range(3))]
         self.last_holder = False
 
     @property
@@ -119,6 +126,16 @@ class Seats:
 
     def begin(self, seat: int, *, same: bool) -> None:
         self.log.append(f"begin {seat} {same}")
+
+    def wipe(self, seat: int) -> None:
+        self.log.append(f"wipe {seat}")
+
+    def processor_at(self, seat: int) -> Processor | None:
+        return self.processors[seat]
+
+    def visit(self, *, trainer: bool, silent: bool):
+        self.log.append(f"visit trainer={trainer}")
+        return lambda: self.log.append(f"leave silent={silent}")
 
     def connected(self, a: int, b: int) -> bool:
         return self.world.world.connected(self.processes[a].host, self.processes[b].host)
@@ -213,6 +230,69 @@ def test_dead_machine_is_followed_by_another_or_by_itself(kind, same):
     during(seats, kind, 2, silent=True)
 
     assert seats.log == ["end 2 True", f"begin 2 {same}"]
+
+
+def test_a_machine_that_loses_its_disk_comes_back_as_the_same_peer():
+    seats = Seats()
+
+    during(seats, FaultKind.WIPE, 2, silent=True)
+
+    assert seats.log == ["end 2 True", "wipe 2", "begin 2 True"]
+
+
+def test_a_server_crawls_for_a_while_and_a_trainer_never():
+    seats, seen = Seats(), []
+    processor = seats.processors[1]
+
+    during(seats, FaultKind.CRAWL, 1, look=lambda: seen.append(processor.slowness))
+    trainer = during(seats, FaultKind.CRAWL, 0)
+
+    assert seen == [CRAWLS]
+    assert processor.slowness == 1.0
+    assert trainer.happened == []
+
+
+@pytest.mark.parametrize("slow_s", [2.0, 40.0])
+def test_a_computation_that_has_begun_is_quick_again_when_its_processor_is(slow_s: float):
+    processor, work_s = Processor(2.0), 1.0
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        processor.slowness = CRAWLS
+        loop.call_later(slow_s, setattr, processor, "slowness", 1.0)
+        await processor(lambda: processor.spend(work_s))
+        return loop.time()
+
+    took_s = run(main(), SEED)
+
+    assert slow_s < took_s <= slow_s + work_s / 2 + LOOK_S
+
+
+@pytest.mark.parametrize(("kind", "trainer"), [(FaultKind.VISIT, False), (FaultKind.STANDBY, True)])
+def test_a_guest_comes_and_goes(kind, trainer):
+    seats = Seats()
+
+    during(seats, kind, silent=True)
+
+    assert seats.log == [f"visit trainer={trainer}", "leave silent=True"]
+
+
+def test_a_fault_that_is_in_no_plan_happens_at_once_or_not_at_all():
+    seats, seen = Seats(), []
+    injection = FaultInjection(FaultPlan(1, ()), seats, seats.world)
+
+    async def main() -> None:
+        injection.start(asyncio.get_running_loop())
+        assert injection.let_happen(Fault(FaultKind.FREEZE, 0.0, SECONDS, (1,)))
+        seen.append(seats.processes[1].suspension.stopped)
+        seats.last_holder = True
+        assert not injection.let_happen(Fault(FaultKind.KILL, 0.0, SECONDS, (2,)))
+        await asyncio.sleep(2 * SECONDS)
+
+    run(main(), SEED)
+
+    assert seen == [True]
+    assert not seats.processes[1].suspension.stopped
 
 
 def test_last_holder_of_a_stage_does_not_die():

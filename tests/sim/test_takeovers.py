@@ -59,6 +59,28 @@ def test_a_standby_that_is_killed_holds_nothing_up():
     assert terms(swarm) == [1]
 
 
+def test_a_standby_that_was_started_again_takes_over_from_a_coordinator_that_is_silent_by_then():
+    """Nobody but the servers can tell it where those are that vote."""
+    silent_s, back_s = 8.0, 10.0
+    faults = (
+        Fault(FaultKind.FREEZE, silent_s, 60.0, (0,)),
+        Fault(FaultKind.RESTART, silent_s - 1.0, back_s - silent_s + 1.0, (1,)),
+    )
+    leads_s = []
+    config = SwarmConfig(seed=SEED, trainers=2, faults=FaultPlan(2, faults), run=small_run(steps=8))
+    swarm = SimSwarm(config)
+
+    def heard(report: Report) -> None:
+        if isinstance(report, Leads):
+            leads_s.append(asyncio.get_running_loop().time())
+
+    swarm.heard = heard
+    result = run(swarm.play(), config.seed)
+
+    assert result.ended == ALL_DONE
+    assert back_s < leads_s[1] < back_s + 6.0
+
+
 def test_a_lone_trainer_that_is_started_again_goes_on_from_its_chain():
     result, swarm = play(Fault(FaultKind.RESTART, 3.0, 2.0, (0,)), trainers=1)
 

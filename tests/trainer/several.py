@@ -17,7 +17,7 @@ from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import VoterId
 from p2pswarm.run.router import Router
 from p2pswarm.run.state.host_state import StateSize
-from p2pswarm.server.member_session import ServerContext
+from p2pswarm.server.member_session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.config import CheckpointConfig, RunConfig
 from p2pswarm.settings.parser import run_id, run_to_json
@@ -155,6 +155,7 @@ class ManyTrainers:
             make_engine=lambda s: torch_engine(config, s, torch.device("cpu"), 1 << 30),
             make_router=lambda: Router(random.Random(number)),
             chain=(store, store.restored(self.genesis)),
+            saving=SavingLimits(targets=(str(self.target),)),
         )
         server = self.serving[number] = StageServer(context)
         self.servers[number] = self.tasks.create_task(

@@ -18,7 +18,8 @@ from rich.table import Table
 
 from p2pswarm.base.errors import RunEnded, Unusable
 from p2pswarm.base.exception_group import cause_of
-from p2pswarm.base.files import write_target
+from p2pswarm.base.files import write_answer, write_target
+from p2pswarm.base.problems import Problems
 from p2pswarm.commands.demo.options import (
     SLOW_SERVERS,
     Options,
@@ -44,6 +45,7 @@ from p2pswarm.commands.demo.supervisor import (
     Supervisor,
 )
 from p2pswarm.commands.picture import picture_format
+from p2pswarm.node.progress.output import shown_time
 from p2pswarm.node.run.run_text import read_corpus
 from p2pswarm.node.shutdown import INTERRUPTED, ending_signals
 from p2pswarm.progress.events import Event, Note, Started, from_line
@@ -71,11 +73,11 @@ class Demo:
         kills = Kills(options.steps, options.kill_every, Random(options.steps))
         self._supervisor = Supervisor(options, kills)
         self._history = self._supervisor.history
-        self._lines = LineFormat()
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._servers: dict[str, DemoProcess] = {}
         self._bootstrap = ""
         self._begun_s = time.monotonic()
+        self._lines = LineFormat(self._begun_s)
         self.ready_s = 0.0
         """Seconds from the start of the demo to the first step."""
         self._tasks: asyncio.TaskGroup
@@ -123,7 +125,7 @@ class Demo:
             event = from_line(line)
             if isinstance(event, Started):
                 self.ready_s = time.monotonic() - self._begun_s
-            self._supervisor.on_event(event)
+            self._supervisor.on_event(event, shown_time())
             self._show(event)
             await self._act()
 
@@ -153,14 +155,14 @@ class Demo:
 
     def _say(self, text: str) -> None:
         note = Note(text, seconds=self._history.seconds)
-        self._history.on_event(note)
+        self._history.on_event(note, shown_time())
         self._show(note)
 
     def _show(self, event: Event) -> None:
         """Draw the page again, or print the event's line."""
         if self._console.is_terminal:
             self._live.update(page(self._history, self._options.steps, TITLE), refresh=True)
-        elif text := self._lines.line(event):
+        elif text := self._lines.line(event, time.monotonic(), shown_time()):
             self._console.print(text, highlight=False, soft_wrap=True)
 
 
@@ -232,22 +234,19 @@ def _write(options: Options, history: RunHistory, ready_s: float, console: Conso
     text = json.dumps(summary(history, ready_s)) + "\n"
     kind = picture_format(options.plot)
     picture = draw_moves if options.uneven else draw
-    wanted = [
-        ("figures", options.json, lambda place: place.write_text(text)),
-        (
-            "picture",
-            options.plot if history.steps else None,
-            lambda place: picture(history, place, title(options), kind),
-        ),
-    ]
-    lost = []
-    for name, path, write in wanted:
-        if path is not None:
-            try:
-                console.print(f"{name}: {write_target(path, write, replace=True)}", highlight=False)
-            except Unusable as error:
-                lost.append(str(error))
-    return lost
+    problems = Problems()
+    if options.json is not None:
+        with problems.noted():
+            console.print(f"figures: {write_answer(options.json, text)}", highlight=False)
+    if history.steps:
+        with problems.noted():
+            written = write_target(
+                options.plot,
+                lambda place: picture(history, place, title(options), kind),
+                replace=True,
+            )
+            console.print(f"picture: {written}", highlight=False)
+    return problems.lines
 
 
 def _print_summary(history: RunHistory, ready_s: float, console: Console) -> None:

@@ -30,7 +30,7 @@ from p2pswarm.commands.status.ask import statuses
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.os.event_loop import run as run_loop
-from p2pswarm.net.os.local_network import IPV4, IPV6, own_host
+from p2pswarm.net.os.local_network import IPV4, IPV6, is_here, own_host
 from p2pswarm.net.os.system_limits import (
     allows_congestion_control,
     raise_file_limit,
@@ -111,6 +111,7 @@ async def _bans(stack: NodeStack) -> tuple[RunBan, ...]:
 def _findings(stack: NodeStack, reach: Reachability, failure: str, *, named: bool) -> Findings:
     mapper = reach.mappers.get(IPV4)
     lease = None if mapper is None else mapper.machine.lease
+    peers = [link.remote.host for link in stack.endpoint.links()]
     return Findings(
         port=stack.endpoint.listening[0].port,
         families=tuple(_family(name, family, reach) for name, family in FAMILIES.items()),
@@ -122,6 +123,7 @@ def _findings(stack: NodeStack, reach: Reachability, failure: str, *, named: boo
         asked_peers=len({group_of(host) for host in reach.clocks_ms}),
         seeds_failure=failure,
         seeds_named=named,
+        peers_here=bool(peers) and all(map(is_here, peers)),
         clock_ahead_s=_clock_ahead_s(reach),
         bbr=allows_congestion_control("bbr"),
         congestion_control=usual_congestion_control(),

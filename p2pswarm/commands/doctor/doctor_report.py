@@ -15,6 +15,10 @@ CLOCK_S_MAX = 2.0  # docs/dht.md: from 5 s on, records are refused
 DISK_BYTES_MIN = 10 * 2**30  # weights and moments of a stage of 600 million parameters
 GIB = 2**30
 MIB = 2**20
+PEERS_HERE = (
+    "every peer that could be asked is on this machine, where a dial proves nothing: name a node "
+    "on another one (--bootstrap HOST:PORT)"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +67,8 @@ class Findings:
     seeds_failure: str
     """Reason why nobody could be asked; empty if somebody was, or nobody was named."""
     seeds_named: bool
+    peers_here: bool
+    """True if all peers that it met are on this machine, where a dial proves nothing."""
     clock_ahead_s: float | None
     """Of the peers' clocks, in the median; None if none has told."""
     bbr: bool
@@ -165,8 +171,10 @@ def _about_reaching(found: Findings) -> list[str]:
     if found.seeds_failure:
         return [f"nobody could be asked whether this node can be dialled: {found.seeds_failure}"]
     if best.state in (State.PROBING, State.ABSENT):
+        if found.peers_here:
+            return [PEERS_HERE]
         if found.seeds_named:
-            return ["no peer has tried to dial this node: ask again soon, or name another peer"]
+            return ["no peer has tried to dial this node: name another one, on another network"]
         return ["name a node of a swarm (--bootstrap HOST:PORT): then it can try to dial you"]
     said = [] if best.reachable != "no" else [_about_nat(found, best.kind)]
     if not best.sure:
@@ -238,6 +246,8 @@ def _reachable(found: Findings) -> str:
         return f"reachable: relayed at {found.relayed} (NAT: {best.kind.value})"
     if best.state is State.NATTED:
         return f"reachable: no, others cannot dial this node{assumed} (NAT: {best.kind.value})"
+    if found.peers_here:
+        return "reachable: unknown, all peers are on this machine"
     return "reachable: unknown, nobody has tried to dial this node"
 
 

@@ -1,1 +1,1 @@
-"""Commands of the owner of a closed run: invite, list, revoke, renew."""
+"""Commands of the owner of a run: invite, list, revoke, renew."""

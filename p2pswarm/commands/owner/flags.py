@@ -1,4 +1,4 @@
-"""`p2pswarm invite`, `invitations`, `revoke`, `renew`: what the owner of a closed run does.
+"""`p2pswarm invite`, `invitations`, `revoke`, `renew`: what the owner of a run does.
 
 Errors:  Unusable for settings that cannot be used, and for invitations that are not there.
 """
@@ -23,12 +23,12 @@ from p2pswarm.settings.parser import load
 
 TEXTS = {
     "invite": (
-        "let a friend into your closed run",
+        "let a friend into your run, or do more in it",
         "Prints an invitation: a line to send as you would a password, for p2pswarm node --invite.",
     ),
     "invitations": (
-        "who was invited to your closed run",
-        "Lists the invitations to your closed run: until when each is good, and what is revoked.",
+        "who was invited to your run",
+        "Lists the invitations to your run: until when each is good, and what is revoked.",
     ),
     "revoke": (
         "take back an invitation",
@@ -40,7 +40,7 @@ TEXTS = {
     ),
 }
 USES_MAX = 256
-EPILOG = "docs/closed_runs.md says how closed runs work."
+EPILOG = "docs/closed_runs.md says who may do what."
 
 
 def add(commands: Commands) -> None:
@@ -94,7 +94,7 @@ def _run(flags: argparse.Namespace) -> int:
     """The run's settings are in its file."""
     config = load(flags.config)
     if config.state is None:
-        raise Unusable(f"{flags.config} names no `state`: a closed run keeps its owner's key there")
+        raise Unusable(f"{flags.config} names no `state`: set it to where the owner's key is kept")
     config = given(config, {"bootstrap": tuple(flags.bootstrap or ()), "role": "bootstrap"})
     check(config)
     inviting = importlib.import_module("p2pswarm.commands.owner.invitations")

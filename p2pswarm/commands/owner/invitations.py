@@ -1,4 +1,4 @@
-"""The commands of the owner of a closed run: invite, list, renew, revoke.
+"""The commands of the owner of a run: invite, list, renew, revoke.
 
 Units:   seconds; times since 1970, UTC.
 """
@@ -43,13 +43,13 @@ log = logging.getLogger(__name__)
 
 
 def owners_run(config: NodeConfig) -> tuple[OwnerFolder, RunIdentity]:
-    """The closed run in the folder of `state`. Raises Unusable if there is none."""
+    """The run in the folder of `state`, whose owner's key is there. Raises Unusable for none."""
     assert config.state is not None, "the command line requires it"
     saved = RunFolder(config.state).read()
     if saved is None or not saved.identity.config.owner:
-        what = "no run yet" if saved is None else "a run that is open to all"
+        what = "no run yet" if saved is None else "a run without an owner"
         raise Unusable(
-            f"{config.state} holds {what}: start a closed one with p2pswarm train FILE --closed"
+            f"{config.state} holds {what}: start one with p2pswarm train FILE, or FILE --closed"
         )
     return OwnerFolder(config.state), saved.identity
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.files import check_target, write_target, write_text
+from p2pswarm.base.files import check_target, write_answer, write_target, write_text
 from p2pswarm.commands.arguments import say, toml
 from p2pswarm.commands.picture import picture
 from p2pswarm.models.blocks import block_costs, make_blocks
@@ -40,6 +40,8 @@ HEIGHT_INCHES = 4.2
 FLOPS_PER_MULTIPLICATION = 6  # a multiplication and an addition; a backward is two forwards
 ONE_MORE_SHARE = 0.15  # of the time, for what another device would bring
 STAGES_MAX = 256
+OF_A_NODE = {"role", "train", "serve", "checkpoint", "bootstrap"}
+"""What a file of devices has not, and a settings file has."""
 EDGES_TOLD = 6  # links with several connections, in the lines for people; --json has all
 
 
@@ -83,8 +85,14 @@ class PlanAnswer:
 
 def read_devices(path: Path) -> DeviceFile:
     """The file; Unusable says in one line what is wrong with it."""
+    table = read_table(path)
+    if "device" not in table and not table.keys().isdisjoint(OF_A_NODE):
+        raise Unusable(
+            f"{path}: the settings of a node, and no devices: p2pswarm plan --example prints a "
+            "file of devices"
+        )
     try:
-        return from_values(DeviceFile, read_table(path))
+        return from_values(DeviceFile, table)
     except ValueError as error:
         raise Unusable(f"{path}: {error}") from error
 
@@ -113,7 +121,7 @@ def write_plan(
     """Write what scripts read, with `more` fields, and what nodes do; and say so."""
     if json_out is not None:
         text = json.dumps(as_json(found) | more) + "\n"
-        say(f"plan: {write_text(json_out, text)}")
+        say(f"plan: {write_answer(json_out, text)}")
     if folder is not None:
         _write_settings(found, folder)
 

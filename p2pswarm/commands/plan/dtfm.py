@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.files import check_target, read_small, write_text
+from p2pswarm.base.files import check_target, read_small, write_answer
 from p2pswarm.commands.arguments import say
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts
 from p2pswarm.plan.dtfm_search import Plan, SearchBudget, search
@@ -29,7 +29,7 @@ def main(matrix: Path, seconds: float, seed: int, out: Path | None) -> int:
     found = search(LinkCosts.of(network, task), task, effort)
     say("\n".join(_lines(found)))
     if out is not None:
-        written = write_text(out, json.dumps(_as_json(found)) + "\n")
+        written = write_answer(out, json.dumps(_as_json(found)) + "\n")
         say(f"plan: {written}")
     return 0
 

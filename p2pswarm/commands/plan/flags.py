@@ -6,7 +6,7 @@ Errors:  Unusable if a solver is missing, or flags contradict each other.
 import argparse
 import importlib
 
-from p2pswarm.base.errors import Unusable
+from p2pswarm.base.errors import Unusable, missing_extra
 from p2pswarm.commands.arguments import INVITE_HELP, SEED_MAX, Commands, file_path, whole
 from p2pswarm.commands.node import print_example
 from p2pswarm.commands.status.flags import asking_through
@@ -106,6 +106,6 @@ def _plan(module: str, *arguments: object) -> int:
     try:
         planning = importlib.import_module(f"p2pswarm.commands.plan.{module}")
     except ModuleNotFoundError as error:
-        raise Unusable(f"{error.name} is missing: pip install 'p2pswarm[plan]'") from error
+        raise missing_extra(f"the search of a plan needs {error.name}", "plan") from error
     code: int = planning.main(*arguments)
     return code

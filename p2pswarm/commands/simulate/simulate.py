@@ -25,14 +25,14 @@ from typing import Any
 import matplotlib as mpl
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.files import check_target, write_target, write_text
+from p2pswarm.base.files import check_target, write_answer, write_target
 from p2pswarm.commands.arguments import say
 from p2pswarm.commands.picture import FAINT, picture, picture_format
 from p2pswarm.commands.plan.devices import read_devices
 from p2pswarm.models.blocks import block_costs, stage_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.node.run.run_match import check_records
-from p2pswarm.plan.device_file import SiteDevices
+from p2pswarm.plan.device_file import DeviceFile, SiteDevices, region_network
 from p2pswarm.plan.network import RegionNetwork, shipped_network
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.settings.parser import load
@@ -89,7 +89,7 @@ def main(asked: Namespace) -> int:
         say(line)
     if asked.json is not None:
         text = json.dumps(as_json(record, planned, asked, took_s), indent=1) + "\n"
-        say(f"figures: {write_text(asked.json, text)}")
+        say(f"figures: {write_answer(asked.json, text)}")
     if asked.plot is not None:
         title = f"{asked.trace or 'no trace'}, {len(planned.day.fleet)} machines at most"
         pieces, kind = series(record, planned), picture_format(asked.plot)
@@ -118,7 +118,7 @@ def planned_day(asked: Namespace) -> PlannedDay:
     run, checkpoint, count = settings.run, settings.checkpoint, len(listed)
     _check_count(asked.devices, count, run.stages)
     check_records(run)  # as a trainer does: servers without room would be declined for ever
-    network = _network(asked, asked.network or given.network, listed)
+    network = _network(replace(given, network=asked.network or given.network), asked.devices)
     everybody = Trace(((0.0, count),), asked.hours * HOUR_S, 0.0)
     trace = trace_of(asked.trace) if asked.trace else everybody
     there = tuple(stays(trace, count, asked.hours, Random(f"stays {asked.seed}")))
@@ -340,16 +340,16 @@ def _check_count(path: Path, count: int, stages: int) -> None:
         )
 
 
-def _network(asked: Namespace, name: str, listed: list[SiteDevices]) -> RegionNetwork | None:
-    """The network of the regions; None if no device names one."""
-    placed = [bool(device.region) for device in listed]
+def _network(given: DeviceFile, path: Path) -> RegionNetwork | None:
+    """The network of the regions, those with links of the user's own too; None without regions."""
+    placed = [bool(device.region) for device in given.device]
     if not any(placed):
         return None
-    if not name:
-        raise Unusable(f'{asked.devices} names regions: say of which network, network = "aws"')
+    if not given.network and not given.link:
+        raise Unusable(f'{path} names regions: say of which network, network = "aws"')
     if not all(placed):
-        raise Unusable(f"{asked.devices}: device {placed.index(False) + 1} names no region")
-    return shipped_network(name)
+        raise Unusable(f"{path}: device {placed.index(False) + 1} names no region")
+    return region_network(given) if given.link else shipped_network(given.network)
 
 
 def _cost(run: RunConfig, blocks: Sequence[range], layouts: Sequence[FlatLayout]) -> Cost:

@@ -15,6 +15,7 @@ from p2pswarm.commands.status.texts import (
     as_lines,
     balance_lines,
     balances_as_json,
+    nobody_knows,
     nothing_found,
     reached_at,
 )
@@ -23,8 +24,9 @@ from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.os.event_loop import run as run_loop
 from p2pswarm.net.wire.message import Message
 from p2pswarm.node.run.closed_run import run_calls
-from p2pswarm.node.run.discovery import learn_cards, looked_up, manifests
+from p2pswarm.node.run.discovery import affordable, learn_cards, looked_up, manifests
 from p2pswarm.node.run.run_choice import CLOCKS_DIFFER, RunChoice
+from p2pswarm.node.stack.addresses import seeds
 from p2pswarm.node.stack.stack import NodeStack, open_stack
 from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.run.manifest import RunOffer
@@ -84,10 +86,35 @@ async def offers_of(stack: NodeStack, name: str) -> list[RunOffer]:
         raise Unusable(CLOCKS_DIFFER)
     if not offers and stack.dht.unsure:
         raise Unusable(NOBODY_SURE)
+    if not offers and _alone(stack):
+        raise Unusable(nobody_knows(stack.config.bootstrap))
     if not wanted:
         raise Unusable(nothing_found(name, [offer.config.name for offer in offers]))
-    learn_cards(stack, wanted)
-    return wanted
+    return _asked(stack, wanted)
+
+
+def _asked(stack: NodeStack, offers: list[RunOffer]) -> list[RunOffer]:
+    """The offers whose trainers may be asked: strangers wrote where these are to be found."""
+    learn_cards(stack, offers)
+    known = {link.remote for link in stack.endpoint.links() if link.session.dialled}
+    may_ask = affordable(stack.rpc, [offer.trainer for offer in offers], known)
+    asked = [offer for offer in offers if offer.trainer in may_ask]
+    if left_out := len(offers) - len(asked):
+        log.warning(
+            "%d trainers are not asked, because others are said to be at the same places: "
+            "--run NAME asks those of one run",
+            left_out,
+        )
+    return asked
+
+
+def _alone(stack: NodeStack) -> bool:
+    """Return whether nobody is there but the nodes that we ask through.
+
+    Nobody can tell then whether there is a run: they may have been started again a moment ago.
+    """
+    asked = {seed.address for seed in seeds(stack.config)}
+    return all(neighbour.contact.address in asked for neighbour in stack.dht.table)
 
 
 async def answer_of(
@@ -108,7 +135,7 @@ async def statuses(stack: NodeStack, name: str) -> list[tuple[RunOffer, RunStatu
     offers = await offers_of(stack, name)
     asking = (answer_of(stack, one, AskStatus(one.run), RunStatus) for one in offers)
     answers = await asyncio.gather(*asking)
-    reached = [reached_at(offer, stack.endpoint.seen_at) for offer in offers]
+    reached = [reached_at(offer, stack.endpoint.dialled_at) for offer in offers]
     return one_a_run(zip(reached, answers, strict=True), _knows)
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.guard.bans import time_left
@@ -17,13 +17,13 @@ NO_RUN = "there is no run in this swarm: start one with p2pswarm train run.toml"
 NOT_ASKED = "nothing was decided yet: servers are looked at after each step"
 
 
-def reached_at(offer: RunOffer, seen_at: Callable[[PeerId], Address | None]) -> RunOffer:
-    """The offer with the address at which its trainer was reached, if that is no relay's.
+def reached_at(offer: RunOffer, dialled_at: Callable[[PeerId], Address | None]) -> RunOffer:
+    """The offer with the address at which its trainer can be dialled, if that is no relay's.
 
     A trainer on a private network names a relay to strangers, and neighbours dial it without.
     """
     peer = offer.trainer.peer
-    at = None if peer is None else seen_at(peer)
+    at = None if peer is None else dialled_at(peer)
     return offer if at is None else dataclasses.replace(offer, trainer=Contact(peer, at))
 
 
@@ -32,7 +32,7 @@ def as_lines(offer: RunOffer, status: RunStatus | None) -> list[str]:
     lines = [f"run {offer.config.name!r}, id {offer.run.hex()}, trainer at {offer.trainer.address}"]
     if status is None:
         why = "it is gone, or this machine cannot reach it"
-        if offer.config.owner:
+        if offer.config.closed:
             why += "; or you are not invited: the run is closed (--invite TEXT)"
         return [*lines, f"  its trainer does not answer: {why}"]
     counts = f"{status.asked:,} asked, {status.counted:,} counted, {status.replayed:,} replayed"
@@ -77,6 +77,16 @@ def nothing_found(name: str, there: list[str]) -> str:
     if not there:
         return NO_RUN
     return f"no run is named {name!r}; there is {', '.join(map(repr, sorted(there)))}"
+
+
+def nobody_knows(asked: Sequence[str]) -> str:
+    """Return what to say where nobody is there but the nodes that were asked."""
+    places = ", ".join(asked)
+    return (
+        f"no run is known at {places}, and no other node: a node that was started again is found by"
+        " its swarm within seconds, so ask again; only if there was no run, start one with"
+        " p2pswarm train run.toml"
+    )
 
 
 def _phase(offer: RunOffer, status: RunStatus) -> str:

@@ -9,6 +9,7 @@ Errors:  Unusable for a file that holds no weights of a run, or a folder that ca
 
 import contextlib
 import json
+import logging
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,17 +19,20 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.files import read_small
+from p2pswarm.base.files import read_small, sync_files, sync_folder
 from p2pswarm.data.sources import TOKENIZER_FILE
-from p2pswarm.data.tokenizer import CONFIG_BYTES_MAX, CONFIG_FILE, Tokenizer, tokenizer_of_run
+from p2pswarm.data.tokenizer import Tokenizer, read_tokenizer, tokenizer_of_run
+from p2pswarm.data.tokenizer_folder import CONFIG_BYTES_MAX, CONFIG_FILE
 from p2pswarm.models.base import DTYPES
-from p2pswarm.models.compute.inference import TrainedModel, file_of, load_model
+from p2pswarm.models.compute.inference import TrainedModel, load_model
 from p2pswarm.models.foreign_code import foreign
 from p2pswarm.models.hf_library import library_model
 from p2pswarm.models.registry import is_place, package_of
 from p2pswarm.models.weight_files import ONE_FILE
 from p2pswarm.settings.config import HF
 from p2pswarm.settings.parser import run_to_json
+
+log = logging.getLogger(__name__)
 
 README = "README.md"
 ALONG = (CONFIG_FILE, "chat_template.jinja", "special_tokens_map.json", "generation_config.json")
@@ -38,7 +42,9 @@ from transformers import AutoModelForCausalLM{and_tokenizer}
 
 model = AutoModelForCausalLM.from_pretrained("."){tokenizer}
 """
-AND_TOKENIZER, TOKENIZER = ", AutoTokenizer", '\ntokenizer = AutoTokenizer.from_pretrained(".")'
+TOKENIZER = '\ntokenizer = {reader}.from_pretrained(".")'
+AUTO, PLAIN = "AutoTokenizer", "PreTrainedTokenizerFast"
+"""What chooses a class by the model, and the class that takes tokenizer.json as it is."""
 OF_PROGRAM = "import YOUR_MODULE  # the one that registers the family {family!r}\n"
 OF_OURS = """\
 import p2pswarm as ps
@@ -61,9 +67,6 @@ def export(
     are those whose code may be run: the model may be of one. `like`: the folder of the model that
     the run began with, whose chat template and further small files go along.
     """
-    if folder.exists():
-        raise Unusable(f"{folder} is there already, and is kept: name another folder")
-    weights = file_of(weights)
     model = load_model(weights, packages)
     along = {} if like is None else _small_files(like, model)
     try:
@@ -76,7 +79,9 @@ def export(
             _write(model, weights, whole, shard_mib)
             for name, data in along.items():
                 (whole / name).write_bytes(data)
+            sync_files(whole)
             whole.rename(folder)
+            sync_folder(folder.parent)
         return sum(file.stat().st_size for file in folder.iterdir())
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
@@ -100,8 +105,11 @@ def _write(model: TrainedModel, weights: Path, folder: Path, shard_mib: int) -> 
         theirs.tie_weights()  # type: ignore[operator]  # what was assigned is at one end only
         _name_end(theirs, run.model.document_end)
         theirs.save_pretrained(folder, max_shard_size=shard_mib << 20)  # type: ignore[operator]
-        both = {"and_tokenizer": AND_TOKENIZER, "tokenizer": TOKENIZER} if tokenizer else {}
-        program = OF_TRANSFORMERS.format(**{"and_tokenizer": "", "tokenizer": ""} | both)
+        reader = "" if tokenizer is None else _written_tokenizer(tokenizer, model, folder)
+        program = OF_TRANSFORMERS.format(
+            and_tokenizer=f", {reader}" if reader else "",
+            tokenizer=TOKENIZER.format(reader=reader) if reader else "",
+        )
     else:
         about = {"run": run_to_json(run).decode(), "format": "pt"}
         save_file(tensors, folder / ONE_FILE, metadata=about)
@@ -110,8 +118,8 @@ def _write(model: TrainedModel, weights: Path, folder: Path, shard_mib: int) -> 
         program = OF_OURS.format(file=ONE_FILE, packages=named)
         if not is_place(family) and family != "gpt":
             program = OF_PROGRAM.format(family=family) + program
-    if tokenizer is not None:
-        _write_tokenizer(tokenizer, model, folder)
+        if tokenizer is not None:
+            _write_tokenizer(tokenizer, model, folder)
     (folder / README).write_text(_readme(model, program), encoding="utf-8")
 
 
@@ -146,10 +154,30 @@ def _small_files(like: Path, model: TrainedModel) -> dict[str, bytes]:
     return {name: read_small(like / name, CONFIG_BYTES_MAX, "it is none") for name in there}
 
 
+def _written_tokenizer(tokenizer: Tokenizer, model: TrainedModel, folder: Path) -> str:
+    """Write the tokenizer; returns what of the library reads it as it is.
+
+    For some kinds of models the library insists on a class that makes other tokens of a
+    tokenizer that is not the first model's, such as one that was learnt.
+    """
+    _write_tokenizer(tokenizer, model, folder)
+    found = read_tokenizer(folder)
+    if found.makes_tokens_as(tokenizer) and found.end == tokenizer.end:
+        return AUTO
+    log.warning(
+        "%s of transformers makes other tokens of %s than the run: load it by %s, as %s shows",
+        AUTO,
+        TOKENIZER_FILE,
+        PLAIN,
+        README,
+    )
+    return PLAIN
+
+
 def _write_tokenizer(tokenizer: Tokenizer, model: TrainedModel, folder: Path) -> None:
     (folder / TOKENIZER_FILE).write_text(tokenizer.text, encoding="utf-8")
     about = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
+        "tokenizer_class": PLAIN,
         "model_max_length": model.run.model.sequence_length,
     }
     if (end := tokenizer.end_text) is not None:

@@ -7,7 +7,10 @@ import argparse
 import importlib
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
+from p2pswarm.base.errors import Unusable
+from p2pswarm.checkpoint.weights_name import file_of
 from p2pswarm.commands.arguments import (
     SEED_MAX,
     Commands,
@@ -19,6 +22,7 @@ from p2pswarm.commands.arguments import (
     say_beside,
     whole,
 )
+from p2pswarm.settings.parser import load
 
 CHECK_TEXT = (
     "Makes a small copy of the run's model and computes with it as a whole and in stages: forward, "
@@ -64,14 +68,27 @@ def add(commands: Commands) -> None:
 
 def _add_weights(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "weights", type=file_path, metavar="WEIGHTS", help="the .safetensors file that a run wrote"
+        "weights",
+        type=file_path,
+        metavar="WEIGHTS",
+        help="the .safetensors file that a run wrote, a folder with one, or train.weights of the "
+        "settings",
     )
+
+
+def _weights(flags: argparse.Namespace) -> Path:
+    """The file of weights; looked for before torch is loaded, which takes seconds."""
+    file = file_of(flags.weights)
+    if file != flags.weights and not flags.weights.is_dir():
+        say_beside(f"weights: {file}")
+    return file
 
 
 def _check_model(flags: argparse.Namespace) -> int:
     """Check with torch, which only this command and nodes load."""
+    config = load(flags.source)
     module = "commands.weights.model_checks"
-    return run_main(module, flags.source, flags.begun_s, times=flags.times)
+    return run_main(module, flags.source, config.run, flags.begun_s, times=flags.times)
 
 
 def _add_generate(commands: Commands) -> None:
@@ -126,8 +143,9 @@ def _number(most: float) -> Callable[[str], float]:
 
 def _generate(flags: argparse.Namespace) -> int:
     """Print the prompt and what follows, as it is found."""
+    weights = _weights(flags)
     using = importlib.import_module("p2pswarm.commands.weights.use")
-    model = using.load_model(flags.weights, tuple(flags.package))
+    model = using.load_model(weights, tuple(flags.package))
     pieces = model.generate_text(
         flags.prompt,
         tokens=flags.tokens,
@@ -165,8 +183,14 @@ def _add_evaluate(commands: Commands) -> None:
 
 
 def _evaluate(flags: argparse.Namespace) -> int:
+    config = load(flags.settings)
+    if not config.train.parts:
+        raise Unusable(
+            f"{flags.settings}: train.data is missing: name the text that is held out from"
+        )
+    weights = _weights(flags)
     using = importlib.import_module("p2pswarm.commands.weights.use")
-    found = using.evaluate(flags.weights, flags.settings, flags.tokens, say_beside)
+    found = using.evaluate(weights, flags.settings, config, flags.tokens, say_beside)
     say(using.as_json(found) if flags.json else using.as_text(found))
     return 0
 
@@ -196,9 +220,12 @@ def _add_export(commands: Commands) -> None:
 
 def _export(flags: argparse.Namespace) -> int:
     """Write the folder, and say how large it is."""
+    weights = _weights(flags)
+    if flags.folder.exists():
+        raise Unusable(f"{flags.folder} is there already, and is kept: name another folder")
     exporting = importlib.import_module("p2pswarm.commands.weights.export_folder")
     written = exporting.export(
-        flags.weights, flags.folder, flags.shard_mib, tuple(flags.package), flags.like
+        weights, flags.folder, flags.shard_mib, tuple(flags.package), flags.like
     )
     say(f"{flags.folder}: {written:,} bytes; its README.md shows how to load it")
     return 0

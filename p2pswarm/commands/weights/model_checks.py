@@ -15,18 +15,17 @@ from p2pswarm.models.compute.bundle_spec import check_model
 from p2pswarm.models.compute.model_check import check_stages
 from p2pswarm.models.model_source import resolved
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.settings.parser import load
 
 WORTH = 1.05  # a cut that makes the slowest stage faster by less is not worth to be said
 
 
-def main(source: Path, begun_s: float, *, times: bool = False) -> int:
-    """Check the model of a settings file and say what was found.
+def main(source: Path, settings: RunConfig, begun_s: float, *, times: bool = False) -> int:
+    """Check the model of a settings file, and say what was found; `settings`: its run.
 
     `times`: measure each block, too, and say which cut makes the stages alike.
     """
     torch.set_num_threads(1)  # it is small: threads would only wait for each other
-    run = resolved(load(source).run)
+    run = resolved(settings)
     check_model(run)
     found = check_stages(run)
     if found.problem:

@@ -16,7 +16,7 @@ from p2pswarm.data.corpus import held_out_passes
 from p2pswarm.models.compute.inference import Quality, load_model
 from p2pswarm.models.registry import is_place, package_of
 from p2pswarm.node.run.run_text import read_corpus, tokenizer_of
-from p2pswarm.settings.parser import load
+from p2pswarm.settings.config import NodeConfig
 
 LAYOUT = frozenset("\n\t")
 
@@ -27,15 +27,16 @@ def shown(text: str) -> str:
 
 
 def evaluate(
-    weights: Path, settings: Path, tokens_max: int, tell: Callable[[str], None]
+    weights: Path,
+    settings: Path,
+    config: NodeConfig,
+    tokens_max: int,
+    tell: Callable[[str], None],
 ) -> "TextQualities":
-    """Return how well the weights predict the held-out text of a trainer's settings."""
-    config = load(settings)
+    """Return how well the weights predict the held-out text of `config`, which `settings` has."""
     family = config.run.model.family  # by the user's own settings its code may be run
     model = load_model(weights, [package_of(family)] if is_place(family) else ())
     config = dataclasses.replace(config, run=model.run)
-    if not config.train.parts:
-        raise Unusable(f"{settings}: train.data is missing: name the text that is held out from")
     tokenizer = model.tokenizer or tokenizer_of(config)
     digest = tokenizer.digest if tokenizer else ""
     if digest != model.run.model.tokenizer:

@@ -86,6 +86,12 @@ class DhtConfig:
     seeds_all_every_s: float = 5.0
     seeds_one_every_s: float = 300.0
     """The time between greetings of one random seed later, so that halves of a swarm meet."""
+    seeds_silent_every_s: float = 5.0
+    """The time between greetings of a seed that does not answer: newcomers join through it."""
+    seeds_silent_s: float = 900.0
+    """It is greeted so often for this long: a machine starts again in less."""
+    seeds_late_every_s: float = 20.0
+    """And so often later."""
     jitter: float = 0.2
     """Repeated work is earlier or later by up to this share, so that nodes differ."""
 

@@ -265,6 +265,11 @@ class Dht(Closing):
         if joining.failure is not None:
             raise joining.failure
 
+    def on_link_end(self, peer: PeerId) -> None:
+        """Note that a link to a peer has ended; if it is a seed, somebody is greeted there soon."""
+        self._upkeep.seeds.on_loss(peer, now_s())
+        self._changed.set()
+
     async def _enter(self, seed: Contact, joining: JoinRound, over: asyncio.Future[None]) -> None:
         try:
             joining.on_reply(seed, await self._greet(seed))
@@ -281,12 +286,13 @@ class Dht(Closing):
             met = await self._identify(seed)
         except SwarmError as error:
             log.info("seed %s: %s", seed.address, error)
-            known_seeds.on_answer(seed.address, None)
+            known_seeds.on_answer(seed.address, None, now_s())
             return BootstrapReply.SILENT
         if met[0].peer == self._own:
             known_seeds.on_own_address(seed.address)
             return BootstrapReply.OURSELVES
-        known_seeds.on_answer(seed.address, met[0].peer)
+        known_seeds.on_answer(seed.address, met[0].peer, now_s())
+        self.table.on_successor(met[0])
         self._on_neighbours(met)
         if worth_a_lookup(met, self.table, joined_before=self._joining is not None):
             await self._join(met)

@@ -60,6 +60,8 @@ class PartitionHealing:
         self._rng = rng
         self._lost: dict[PeerId, tuple[Contact, float]] = {}
         """Each with the time at which it was lost; the latest last."""
+        self._losses: list[PeerId] = []
+        """Those since the last call of `losses`."""
         self._probe_s = NEVER_S
         self._fresh_s = -NEVER_S
         """Time at which somebody was lost or found again last."""
@@ -76,10 +78,16 @@ class PartitionHealing:
         assert contact.peer is not None, "a table has no contacts without an id"
         self._lost.pop(contact.peer, None)
         self._lost[contact.peer] = contact, now_s
+        self._losses.append(contact.peer)
         if len(self._lost) > REMEMBERED_MAX:
             del self._lost[self._rng.choice(list(self._lost))]  # so that no loss hides another
         self._fresh_s = now_s
         self._probe_s = min(self._probe_s, now_s + self._pause_s(now_s))
+
+    def losses(self) -> list[PeerId]:
+        """The peers that were lost since the last call."""
+        losses, self._losses = self._losses, []
+        return losses
 
     def on_entry(self, contact: Contact, now_s: float) -> None:
         """Note that a peer has entered the table."""

@@ -263,6 +263,12 @@ class Table:
         if known is not None:
             self._drop(self._buckets[self.index(raw)], known)
 
+    def on_successor(self, found: Contact) -> None:
+        """Drop who was where another peer was found now: others would be told of it for long."""
+        for each in list(self):
+            if each.contact.address == found.address and each.contact.peer != found.peer:
+                self.drop(each.raw)
+
     def _drop(self, bucket: Bucket, known: Neighbour) -> None:
         self._strikes.pop(known.raw, None)
         self._wide[known.wide_net] -= 1

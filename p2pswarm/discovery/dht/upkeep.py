@@ -25,62 +25,122 @@ from p2pswarm.net.wire.message import Message
 SEEDS_MAX = 64  # more entry points do not help, and every newcomer greets them all
 
 
+@dataclass(slots=True)
+class _Seed:
+    """What is known of a seed."""
+
+    peer: PeerId | None
+    """Who answered there last; None if nobody did, or may do no more."""
+    silent_s: float | None = None
+    """Since when nobody answers; None if somebody did."""
+    lost_s: float = float("-inf")
+    """When it was lost last."""
+
+
 class Seeds:
     """The addresses that a node was started with, without its own, and when to greet them again.
 
     If a swarm starts in two halves, because its seeds cannot reach each other, it stays in two
     halves unless a node greets the other seeds again. So for a while after the start a node greets
     all seeds repeatedly, and later one random seed at a time.
+
+    A seed that falls silent may come back as somebody else, and then it knows nobody: whoever joins
+    through it finds an empty swarm. So it is greeted again and again, whoever answers there.
     """
 
     def __init__(self, own: Contact, config: DhtConfig, rng: random.Random) -> None:
         self._own = own
         self._config = config
         self._rng = rng
-        self._peers: dict[Address, PeerId | None] = {}
+        self._seeds: dict[Address, _Seed] = {}
         self._start_s = 0.0
         self._due_s = float("inf")
+        self._silent_due_s = float("inf")
 
     def start(self, contacts: Iterable[Contact], now_s: float) -> list[Contact]:
         """Store the seeds; returns all that are to be greeted, at once."""
         for contact in contacts:
             ours = contact.address == self._own.address or contact.peer == self._own.peer
-            if not ours and len(self._peers) < SEEDS_MAX:
-                self._peers[contact.address] = contact.peer
+            if not ours and len(self._seeds) < SEEDS_MAX:
+                self._seeds[contact.address] = _Seed(contact.peer)
         self._start_s = now_s
         self._postpone(now_s)
         return self._all()
 
-    def on_answer(self, address: Address, peer: PeerId | None) -> None:
+    def on_answer(self, address: Address, peer: PeerId | None, now_s: float) -> None:
         """Note which peer answered at a seed's address; None if no peer did."""
-        if address in self._peers:
-            self._peers[address] = peer
+        seed = self._seeds.get(address)
+        if seed is None:
+            return
+        seed.peer = peer
+        if peer is not None:
+            seed.silent_s = None
+        elif seed.silent_s is None:
+            self._fall_silent(seed, now_s)
+
+    def on_loss(self, peer: PeerId, now_s: float) -> None:
+        """Note that a link to a peer has ended, or that it does not answer: it may be a seed."""
+        for seed in self._seeds.values():
+            if seed.peer == peer:
+                seed.peer = None  # it may come back as another
+                self._fall_silent(seed, now_s)
 
     def on_own_address(self, address: Address) -> None:
         """Forget a seed that is this node itself, under another address."""
-        self._peers.pop(address, None)
+        self._seeds.pop(address, None)
 
     def due(self, now_s: float) -> list[Contact]:
         """The seeds to greet now."""
-        if now_s < self._due_s or not self._peers:
-            return []
-        everybody = self._all()
-        young = now_s <= self._start_s + self._config.seeds_all_s
-        self._postpone(now_s)
-        return everybody if young else [self._rng.choice(everybody)]
+        found: dict[Contact, None] = {}
+        if now_s >= self._silent_due_s:
+            found |= dict.fromkeys(self._silent())
+            self._silent_due_s = self._next_silent_s(now_s)
+        if now_s >= self._due_s and self._seeds:
+            everybody = self._all()
+            young = now_s <= self._start_s + self._config.seeds_all_s
+            self._postpone(now_s)
+            found |= dict.fromkeys(everybody if young else [self._rng.choice(everybody)])
+        return list(found)
 
     def next_deadline_s(self) -> float | None:
         """The time of the next greeting; None without seeds."""
-        return self._due_s if self._peers else None
+        return min(self._due_s, self._silent_due_s) if self._seeds else None
 
     def _all(self) -> list[Contact]:
-        return [Contact(peer, address) for address, peer in self._peers.items()]
+        return [Contact(seed.peer, address) for address, seed in self._seeds.items()]
+
+    def _silent(self) -> list[Contact]:
+        seeds = self._seeds.items()
+        return [Contact(seed.peer, at) for at, seed in seeds if seed.silent_s is not None]
+
+    def _fall_silent(self, seed: _Seed, now_s: float) -> None:
+        """Greet a seed soon; a swarm that has lost it does so at different times.
+
+        A seed with too many links ends some. Who is lost again and again takes its time.
+        """
+        config = self._config
+        again = now_s < seed.lost_s + config.seeds_all_s
+        soon_s = config.seeds_all_s if again else config.seeds_silent_every_s
+        seed.silent_s = seed.lost_s = now_s
+        self._silent_due_s = min(self._silent_due_s, now_s + soon_s * self._rng.random())
+
+    def _next_silent_s(self, now_s: float) -> float:
+        since = [seed.silent_s for seed in self._seeds.values() if seed.silent_s is not None]
+        if not since:
+            return float("inf")
+        config = self._config
+        fresh = now_s < max(since) + config.seeds_silent_s
+        pause_s = config.seeds_silent_every_s if fresh else config.seeds_late_every_s
+        return now_s + self._jittered(pause_s)
 
     def _postpone(self, now_s: float) -> None:
         config = self._config
         young = now_s < self._start_s + config.seeds_all_s
         pause_s = config.seeds_all_every_s if young else config.seeds_one_every_s
-        self._due_s = now_s + pause_s * self._rng.uniform(1 - config.jitter, 1 + config.jitter)
+        self._due_s = now_s + self._jittered(pause_s)
+
+    def _jittered(self, pause_s: float) -> float:
+        return pause_s * self._rng.uniform(1 - self._config.jitter, 1 + self._config.jitter)
 
 
 EXPIRE_EVERY_S = 10.0  # a read checks the time itself; expiring only frees memory
@@ -170,6 +230,8 @@ class Upkeep:
             self._rest_s = now_s + REFRESH_PAUSE_S
             self._expire_s = now_s + EXPIRE_EVERY_S
         self._expire(now_s, now_ms)
+        for peer in self._healing.losses():
+            self.seeds.on_loss(peer, now_s)
         duties: list[Duty] = [GreetSeed(seed) for seed in self.seeds.due(now_s)]
         duties += self._reunite(now_s)
         duties += self._publish(now_s)

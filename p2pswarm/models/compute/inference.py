@@ -17,6 +17,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from p2pswarm.base.errors import BadMessage, Unusable
+from p2pswarm.base.files import refuse_pointer
+from p2pswarm.checkpoint.weights_name import AVERAGE_ENDING, file_of
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside, tokenizer_of_run
 from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
@@ -36,10 +38,7 @@ from p2pswarm.settings.config import ModelConfig, RunConfig
 from p2pswarm.settings.parser import stored_run
 
 BYTE_TOKENS = 256
-AVERAGE_ENDING = "-average"
-"""The end of the name of a file with the average of weights over time."""
 CPU = torch.device("cpu")
-NAMES_SHOWN = 8
 FIRST = b"\n"  # what stands before a text begins; an empty prompt needs one token
 EXPONENT_MAX = 700.0  # the exponential of more is no float
 
@@ -202,7 +201,8 @@ def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
     """Read the file that a trainer wrote at the end of its run.
 
     Args:
-        path: The file, or a folder with one, such as `p2pswarm export` makes of a model of ours.
+        path: The file, the name for it in the run's settings, or a folder with one, such as
+            `p2pswarm export` makes of a model of ours.
         packages: Packages whose code may be run for it: its model may be a function of one.
 
     Raises:
@@ -210,6 +210,7 @@ def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
     """
     trust(packages)
     path = file_of(Path(path))
+    refuse_pointer(path)
     try:
         with safe_open(path, "pt", "cpu") as file:
             about = (file.metadata() or {}).get("run")
@@ -244,21 +245,6 @@ def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
             "that a trainer wrote"
         ) from error
     return TrainedModel(run, blocks, _tokenizer(path, run.model))
-
-
-def file_of(path: Path) -> Path:
-    """The file of weights that a path means."""
-    if not path.is_dir():
-        if not path.is_file():
-            raise Unusable(
-                f"{path}: there is no such file: name the .safetensors file that a trainer wrote"
-            )
-        return path
-    found = sorted(path.glob("*.safetensors"))
-    if len(found) != 1:
-        there = ", ".join(file.name for file in found[:NAMES_SHOWN]) or "none"
-        raise Unusable(f"{path}: a folder: name the file of weights in it (there are: {there})")
-    return found[0]
 
 
 def _tokenizer(weights: Path, model: ModelConfig) -> Tokenizer | None:

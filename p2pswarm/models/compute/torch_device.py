@@ -29,9 +29,13 @@ def place_for(device: torch.device, dtype: torch.dtype) -> torch.device:
     return CPU if dtype in LACKED.get(device.type, ()) else device
 
 
+class DeviceLost(Unusable):
+    """A device that fails whatever it is given: the fault is this machine's, not the run's."""
+
+
 @contextmanager
 def computing() -> Iterator[None]:
-    """Raise Refused, with the remedy, for what torch cannot compute; Unusable for a lost device.
+    """Raise Refused, with the remedy, for what torch cannot compute; DeviceLost for a lost device.
 
     After an error of the device itself every later call fails too, so the server has to end.
     """
@@ -49,7 +53,7 @@ def computing() -> Iterator[None]:
                 "p2pswarm check-model names"
             ) from error
         if isinstance(error, torch.AcceleratorError):
-            raise Unusable(
+            raise DeviceLost(
                 f"the device failed, start this node again: {first_line(error)}"
             ) from error
         raise Refused(f"torch could not compute it: {first_line(error)}") from error

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.base.files import create_durably
 from p2pswarm.net.crypto.identity import KEY_BYTES, Identity
 
 try:
@@ -42,13 +43,10 @@ def identity_from(path: Path | None) -> Iterator[Identity]:
 
 def _open(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    os.write(descriptor, os.urandom(KEY_BYTES))
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
+    if not os.path.lexists(path):
+        with contextlib.suppress(FileExistsError):  # another node was faster
+            create_durably(path, os.urandom(KEY_BYTES))
+    return os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
 
 
 def _checked_key(descriptor: int, path: Path) -> bytes:

@@ -4,16 +4,20 @@ Errors:  what goes wrong with a connection is logged, and ends it alone.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from p2pswarm.base.errors import BadHandshake, PathError, SwarmError
 from p2pswarm.base.tasks import OwnedTasks
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
 from p2pswarm.net.endpoint import preface
-from p2pswarm.net.endpoint.handshaker import Handshaker
+from p2pswarm.net.endpoint.handshaker import Compute, Handshaker
 from p2pswarm.net.endpoint.link_request import BulkJoin, Resume
 from p2pswarm.net.endpoint.preface import (
     CircuitRequest,
@@ -26,9 +30,38 @@ from p2pswarm.net.endpoint.raw_handshake import AcceptedHandshake, Preface
 from p2pswarm.net.guard.connection_limits import HandshakeSlots
 from p2pswarm.net.guard.flood_thinning import FloodThinning, thinned_text
 from p2pswarm.net.guard.handshake_workers import HandshakeGate
+from p2pswarm.net.os.addresses import PROXIES
 from p2pswarm.net.os.base import Connection, Listener
 
 _log = logging.getLogger(__name__)
+
+
+class Upgrade(Protocol):
+    """`WebUpgrade` of `net/os/web_socket.py`: what is done with a connection before its handshake.
+
+    It is imported late.
+    """
+
+    def upgraded(
+        self,
+        connection: Connection,
+        on_word: Callable[[], None],
+        compute: Compute,
+    ) -> AbstractAsyncContextManager[Connection]:
+        """The connection that an accepted one becomes; LinkLost or BadHandshake."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Port:
+    """Where a connection arrived."""
+
+    flood: FloodThinning | None = None
+    upgrade: Upgrade | None = None
+
+
+ELSEWHERE = _Port()
+"""By a relay, or through a hole that both sides punched."""
 
 
 class Acceptor:
@@ -67,7 +100,7 @@ class Acceptor:
         self.on_knock = _ignore
         self.admit_circuit = None
         self.on_punch = None
-        self._limiter = HandshakeSlots(config.silent_max, config.answered_max)
+        self._limiter = HandshakeSlots(config.silent_max, config.answered_max, config.upgrading_max)
         self._gate = HandshakeGate()
         self._loop = asyncio.get_running_loop()
         self._looks: dict[Listener, asyncio.TimerHandle] = {}
@@ -75,9 +108,12 @@ class Acceptor:
         self._handshakes: dict[int, asyncio.Task[None]] = {}
         self._passed_on: set[int] = set()
 
-    def serve(self, listener: Listener) -> None:
-        """Accept what arrives at `listener`, until the tasks are closed."""
-        self._tasks.spawn(self._accept(listener))
+    def serve(self, listener: Listener, upgrade: Upgrade | None = None) -> None:
+        """Accept what arrives at `listener`, until the tasks are closed.
+
+        `upgrade`: makes of each connection the one that is used.
+        """
+        self._tasks.spawn(self._accept(listener, upgrade))
 
     def close(self) -> None:
         """Let no computation of a handshake wait any longer."""
@@ -85,23 +121,26 @@ class Acceptor:
         for look in self._looks.values():
             look.cancel()
 
-    def accept(self, connection: Connection, flood: FloodThinning | None = None) -> None:
-        """Accept a connection that has arrived, at a listener with its `flood` or otherwise."""
+    def accept(self, connection: Connection, port: _Port = ELSEWHERE) -> None:
+        """Accept a connection that has arrived, at a port or otherwise."""
         ticket, displaced = self._limiter.enter(connection.remote.host)
         self._displace(displaced)
         end = partial(self._end_handshake, connection, ticket)
-        used = _ignore if flood is None else flood.on_proof
-        self._handshakes[ticket] = self._tasks.spawn(self._handshake(connection, ticket, used), end)
+        self._handshakes[ticket] = self._tasks.spawn(self._handshake(connection, ticket, port), end)
 
-    async def _accept(self, listener: Listener) -> None:
+    async def _accept(self, listener: Listener, upgrade: Upgrade | None) -> None:
         flood = FloodThinning()
+        port = _Port(flood, upgrade)
         while True:
             connection = await listener.accept()
             host, now_s = connection.remote.host, self._loop.time()
+            if upgrade is not None and host in PROXIES:  # it brings everybody's connections
+                self.accept(connection, _Port(None, upgrade))
+                continue
             is_welcome = flood.on_arrival(host, listener.in_a_row, now_s)
             self._plan_thinning(listener, flood)
             if is_welcome:
-                self.accept(connection, flood)
+                self.accept(connection, port)
             else:
                 connection.close()
 
@@ -123,24 +162,51 @@ class Acceptor:
             listener.thin(flood.levels)
         self._plan_thinning(listener, flood)
 
-    async def _handshake(
-        self, connection: Connection, ticket: int, used: Callable[[str], None]
-    ) -> None:
+    async def _handshake(self, connection: Connection, ticket: int, port: _Port) -> None:
         try:
-            async with asyncio.timeout(self._config.handshake_s):
-                accepted = await self._handshaker.accepted(
-                    connection,
-                    lambda: self._displace(self._limiter.on_answer(ticket)),
-                    partial(self._compute, ticket, connection.remote.host),
-                )
-                used(connection.remote.host)
-                await self._use(connection, accepted, ticket)
+            async with contextlib.AsyncExitStack() as blocks:
+                used = connection
+                if port.upgrade is not None:
+                    used = await self._upgraded(connection, ticket, port.upgrade, blocks)
+                async with asyncio.timeout(self._config.handshake_s):
+                    accepted = await self._handshaker.accepted(
+                        used,
+                        lambda: self._displace(self._limiter.on_answer(ticket)),
+                        partial(self._compute, ticket, used.remote.host),
+                    )
+                    if port.flood is not None:
+                        port.flood.on_proof(connection.remote.host)
+                    await self._use(used, accepted, ticket)
         except TimeoutError:
             _log.info("%s refused: it stalled in the handshake", connection.remote)
         except PathError:
             _log.debug("%s hung up in the handshake", connection.remote)
         except SwarmError as error:
             _log.info("%s refused: %s", connection.remote, error)
+
+    async def _upgraded(
+        self,
+        connection: Connection,
+        ticket: int,
+        upgrade: Upgrade,
+        blocks: contextlib.AsyncExitStack,
+    ) -> Connection:
+        """The connection that another one becomes; it is closed after `blocks`, unless it is used.
+
+        It has the handshake's time once more for that, because TLS and HTTP take round trips, too.
+        """
+        host = connection.remote.host
+        async with asyncio.timeout(self._config.handshake_s):
+            upgrading = upgrade.upgraded(
+                connection,
+                lambda: self._displace(self._limiter.on_upgrade(ticket, host)),
+                partial(self._compute, ticket, host),
+            )
+            used = await blocks.enter_async_context(upgrading)
+        blocks.callback(self._close_unless_passed_on, used, ticket)
+        if used.remote.host != host:  # the one that a proxy names
+            self._displace(self._limiter.on_upgrade(ticket, used.remote.host))
+        return used
 
     async def _use(self, connection: Connection, accepted: AcceptedHandshake, ticket: int) -> None:
         match accepted.use:
@@ -179,14 +245,16 @@ class Acceptor:
             self._passed_on.add(ticket)
             self.admit_circuit(connection, asked)
 
-    def _end_handshake(self, connection: Connection, ticket: int) -> None:
-        if ticket in self._passed_on:
-            self._passed_on.remove(ticket)
-        else:
+    def _close_unless_passed_on(self, connection: Connection, ticket: int) -> None:
+        if ticket not in self._passed_on:
             connection.close()
+
+    def _end_handshake(self, connection: Connection, ticket: int) -> None:
+        self._close_unless_passed_on(connection, ticket)
+        self._passed_on.discard(ticket)
         self._limiter.leave(ticket)
         del self._handshakes[ticket]
 
 
-def _ignore(_said: bytes | str) -> None:
-    """Drop a knock that nobody has asked for, or what nobody counts."""
+def _ignore(_token: bytes) -> None:
+    """Drop a knock that nobody has asked for."""

@@ -17,7 +17,7 @@ from p2pswarm.net.cards.node_cards import CardContents, NodeCards
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.endpoint.acceptor import Acceptor
+from p2pswarm.net.endpoint.acceptor import Acceptor, Upgrade
 from p2pswarm.net.endpoint.dial_checks import bulk_allowed, introduced_port, meet, own_contact
 from p2pswarm.net.endpoint.dialler import Dialler
 from p2pswarm.net.endpoint.handshaker import Handshaker
@@ -63,6 +63,8 @@ class Endpoint(Closing):
     """Called in the event loop with each card that the peer of a link should be told."""
     on_up: Callable[[Link], None]
     """Called in the event loop with each link that comes up."""
+    on_down: Callable[[Link], None]
+    """Called in the event loop with each link that was up and has ended."""
 
     def __init__(
         self,
@@ -128,6 +130,7 @@ class Endpoint(Closing):
         self.on_event = _ignore
         self.on_card = _ignore
         self.on_up = _ignore
+        self.on_down = _ignore
 
     @property
     def announced(self) -> Address | None:
@@ -182,11 +185,14 @@ class Endpoint(Closing):
             self._tell_card()
         return heard.answer
 
-    async def listen(self, at: Address) -> Address:
-        """Accept links at `at`, where port 0 means any free port. Returns the bound address."""
+    async def listen(self, at: Address, upgrade: Upgrade | None = None) -> Address:
+        """Accept links at `at`, where port 0 means any free port. Returns the bound address.
+
+        `upgrade`: what each connection that arrives there has to become first.
+        """
         listener = await self._net.listen(at)
         self._listeners.append(listener)
-        self.acceptor.serve(listener)
+        self.acceptor.serve(listener, upgrade)
         return listener.address
 
     def accept(self, connection: Connection) -> None:
@@ -212,6 +218,15 @@ class Endpoint(Closing):
         """The other end of the link to a peer; None if no link is up, or if it is a relay."""
         link = self._table.best(peer)
         return None if link is None or link.remote.circuit else link.remote
+
+    def dialled_at(self, peer: PeerId) -> Address | None:
+        """Return where a peer can be dialled, as the link to it tells; None as for `seen_at`.
+
+        The other end of a link that the peer has dialled has a port that changes with each link.
+        """
+        link = self._table.best(peer)
+        known = None if link is None or link.remote.circuit else link.contact.address
+        return known if known is not None and known.port else None
 
     async def outside(self, at: Address) -> Address:
         """Return where the peer at `at` sees a call from our listening port come from."""
@@ -264,6 +279,7 @@ class Endpoint(Closing):
         self._sessions.pop(session_of(link.session.exporter), None)
         if link in self._open_links:
             self._cards.on_link_end(link, link.peer)
+            self.on_down(link)
 
     def on_channel_end(self, link: Link, number: int) -> None:
         """Note that a bulk connection of a link is closed."""

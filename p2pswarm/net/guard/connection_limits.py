@@ -138,13 +138,20 @@ class HandshakeSlots:
     slots of their own. If they are taken, the oldest connection of the largest group of addresses
     makes way. So silence displaces only silence, a crowd displaces its own, and who is far away has
     the time that its round trip takes.
+
+    A connection that has to become a WebSocket first costs much more. From its first byte on it is
+    *upgrading*, also when it has become one, until its peer has proven itself.
     """
 
-    def __init__(self, silent_max: int, answered_max: int) -> None:
+    def __init__(self, silent_max: int, answered_max: int, upgrading_max: int = 0) -> None:
         self._silent_max = silent_max
         self._answered_max = answered_max
+        self._upgrading_max = upgrading_max
         self._silent: FairSlots[int] = FairSlots()
         self._answered: FairSlots[int] = FairSlots()
+        self._upgrading: FairSlots[int] = FairSlots()
+        self._upgraded: set[int] = set()
+        """Of those that are upgrading, the ones whose first message was complete."""
         self._next = 0
 
     def enter(self, host: str) -> tuple[int, int | None]:
@@ -155,17 +162,32 @@ class HandshakeSlots:
 
     def on_answer(self, ticket: int) -> int | None:
         """Note that a first message was complete; returns the ticket that it displaces, if any."""
+        if ticket in self._upgrading:
+            self._upgraded.add(ticket)
+            return None
         groups = self._silent.remove(ticket)
         return self._admit(ticket, groups, self._answered, self._answered_max) if groups else None
 
+    def on_upgrade(self, ticket: int, host: str) -> int | None:
+        """Note that a connection upgrades, and from which host, as far as is known by now.
+
+        Called again when a proxy has named another host. Returns the ticket that it displaces, if
+        any; it may be its own.
+        """
+        if not self._silent.remove(ticket) and not self._upgrading.remove(ticket):
+            return None  # displaced a moment ago
+        return self._admit(ticket, address_groups(host), self._upgrading, self._upgrading_max)
+
     def has_answer(self, ticket: int) -> bool:
         """Return whether a connection was answered."""
-        return ticket in self._answered
+        return ticket in self._answered or ticket in self._upgraded
 
     def leave(self, ticket: int) -> None:
         """Forget a handshake that has succeeded or failed, or was displaced."""
         self._silent.remove(ticket)
         self._answered.remove(ticket)
+        self._upgrading.remove(ticket)
+        self._upgraded.discard(ticket)
 
     def _admit(
         self, ticket: int, groups: tuple[str, ...], slots: FairSlots[int], most: int

@@ -10,6 +10,8 @@ from p2pswarm.net.config import TransportConfig
 
 FILES_SPARE = 256  # for checkpoints, text, state, the log, and what a program has open besides
 DIAL_FILES = 2  # a name with several addresses is tried at two of them at once
+FILES_LEAST = 256  # half of them for a run's own files, and the other half for 17 peers
+WEB_FILES = 4  # that a connection over a WebSocket takes beside its own: two pairs of sockets
 
 
 def files_wanted(config: TransportConfig) -> int:
@@ -35,10 +37,27 @@ def fitted(config: TransportConfig, files: int, beside: int = 0) -> TransportCon
         config,
         silent_max=part(config.silent_max),
         answered_max=part(config.answered_max),
+        upgrading_max=part(config.upgrading_max),
         dials_max=part(config.dials_max),
         links_max=part(config.links_max),
         bulk_joined_max=part(config.bulk_joined_max),
     )
+
+
+def refusal(files: int, config: TransportConfig, beside: int = 0) -> str:
+    """Return why a node cannot live with `files`, in a line; empty if it can."""
+    if files >= FILES_LEAST:
+        return ""
+    return (
+        f"this process may open {files} files, and a node in a run takes at least {FILES_LEAST}:"
+        f" `ulimit -n {files_wanted(config) + beside}` before it starts lets it, or, where that is"
+        " not allowed, a larger limit in /etc/security/limits.conf, or of its service or container"
+    )
+
+
+def web_files(config: TransportConfig) -> int:
+    """Return how many files more a node takes that listens for WebSockets."""
+    return (1 + WEB_FILES) * config.upgrading_max + WEB_FILES * config.links_max
 
 
 def shortage(files: int, config: TransportConfig, beside: int = 0) -> str:

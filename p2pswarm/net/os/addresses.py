@@ -13,6 +13,8 @@ from p2pswarm.base.ids import Address
 IPV4_PREFIXES = (16, 24, 32)  # a provider's range, the smallest routed network, a host
 IPV6_PREFIXES = (32, 48, 56)  # a provider, a site, a home: it gets a /56, a machine a whole /64
 NAMES = "name"
+PROXIES = ("127.0.0.1", "::1")
+"""Where a web server of this machine dials from that stands in front of us."""
 SEEN_HOSTS = 4096  # remembered at once: parsing an address takes 5 us
 
 

@@ -9,7 +9,8 @@ waits are long never polls this way.
 import asyncio
 import selectors
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 LOOK_S = 100e-6  # twice the time in which a peer answers a small call, without its wake-up
@@ -46,9 +47,53 @@ class EagerSelector(selectors.DefaultSelector):
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` as `asyncio.run` does, on a loop with the eager selector."""
+    """Run `main` as `asyncio.run` does, on a loop with the eager selector.
+
+    Where a loop runs here already, as in a notebook, `main` gets a thread of its own, and the
+    caller waits for its end.
+    """
+    if _runs_here():
+        return _run_beside(main)
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(main)
+
+
+def apart(work: Callable[[], T]) -> T:
+    """Call what runs a loop of its own; in another thread where a loop runs here already."""
+    if not _runs_here():
+        return work()
+    with ThreadPoolExecutor(1, thread_name_prefix="run") as pool:
+        return pool.submit(work).result()
+
+
+def _runs_here() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _run_beside(main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` in a thread; an interrupt of the caller cancels it, and is raised then."""
+    begun: Future[Callable[[], object]] = Future()
+
+    async def cancellable() -> T:
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine that runs is in a task"
+        loop = asyncio.get_running_loop()
+        begun.set_result(lambda: loop.call_soon_threadsafe(task.cancel))
+        return await main
+
+    with ThreadPoolExecutor(1, thread_name_prefix="run") as pool:
+        work = pool.submit(run, cancellable())
+        try:
+            return work.result()
+        except KeyboardInterrupt:
+            cancel = begun.result()
+            if not work.done():
+                cancel()
+            raise
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

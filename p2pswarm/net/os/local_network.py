@@ -100,6 +100,13 @@ def family_of(host: str) -> int:
     return IPV6 if ":" in host else IPV4
 
 
+def is_here(host: str) -> bool:
+    """Return whether a host, a number, is this machine: a dial from there proves nothing."""
+    if ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        return True
+    return own_host(family_of(host), host) == host
+
+
 def families(bound: Address) -> tuple[int, ...]:
     """The address families in which a node that listens at `bound` can be dialled."""
     return (IPV4, IPV6) if bound.host == "::" else (family_of(bound.host),)

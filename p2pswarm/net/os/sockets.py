@@ -108,6 +108,16 @@ TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
 
 
+NOT_OURS = "; name an address of this machine with --listen, or :PORT for all of them"
+LISTEN_REMEDIES = {
+    errno.EADDRINUSE: "; choose another port with --listen",
+    errno.EADDRNOTAVAIL: NOT_OURS,
+    errno.EACCES: (
+        "; ports below 1024 are root's: choose another, or let this Python have them with setcap"
+    ),
+}
+
+
 class SocketNet:
     """The operating system's network."""
 
@@ -122,7 +132,7 @@ class SocketNet:
             family, name = (await self._resolver.resolve(at))[0]
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
-            raise Unusable(f"cannot listen on {at}: {reason_of(error)}") from error
+            raise Unusable(f"cannot listen on {at}: {reason_of(error)}{NOT_OURS}") from error
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:  # [::] is all of this host, whatever its sysctl says
@@ -134,9 +144,7 @@ class SocketNet:
             _share_port(sock)  # after `listen`: another node is still told that the port is taken
         except OSError as error:
             sock.close()
-            remedy = (
-                "; choose another port with --listen" if error.errno == errno.EADDRINUSE else ""
-            )
+            remedy = LISTEN_REMEDIES.get(error.errno or 0, "")
             raise Unusable(f"cannot listen on {at}: {reason_of(error)}{remedy}") from error
         listener = SocketListener(sock)
         self._hosts[listener.address.port] = listener.address.host
@@ -196,18 +204,12 @@ class SocketListener:
 
     async def _accepted(self) -> tuple[socket.socket, tuple[str | int, ...]]:
         """Accept without losing a connection when cancelled, which `loop.sock_accept` may."""
-        loop = asyncio.get_running_loop()
         while True:
             try:
                 return self._sock.accept()
             except BlockingIOError:
                 self.in_a_row = 0
-            readable = asyncio.Event()
-            loop.add_reader(self._sock, readable.set)
-            try:
-                await readable.wait()
-            finally:
-                loop.remove_reader(self._sock)
+            await _readable(self._sock)
 
     def thin(self, levels: Mapping[str, int]) -> None:
         """Have the kernel drop first packets from these networks, where it can: on Linux."""
@@ -232,6 +234,8 @@ class SocketConnection:
     def __init__(self, sock: socket.socket, remote: Address) -> None:
         self._sock: socket.socket | None = sock
         self.remote = remote
+        self.closed = False
+        """True if `close` ended it: it has become no pipe."""
         sock.setblocking(False)
         set_if_known(sock, socket.TCP_NODELAY, 1)
         set_if_known(sock, TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
@@ -250,6 +254,20 @@ class SocketConnection:
             parts.append(part)
             n -= len(part)
         return b"".join(parts)
+
+    async def wait_for_data(self) -> None:
+        """Wait until the peer has said something, and take nothing of it; raises LinkLost."""
+        sock = self._socket()
+        while True:
+            try:
+                if sock.recv(1, socket.MSG_PEEK):
+                    return
+            except BlockingIOError:
+                await _readable(sock)
+            except OSError as error:
+                raise LinkLost(f"{self.remote}: {reason_of(error)}") from error
+            else:
+                raise LinkLost(f"{self.remote}: closed by the peer")
 
     async def send(self, data: bytes) -> None:
         """Write all of `data`; raises LinkLost if the connection ends first."""
@@ -280,6 +298,7 @@ class SocketConnection:
         """Close the socket, unless a pipe has taken it over."""
         if self._sock is not None:
             self.release().close()
+            self.closed = True
 
     def _socket(self) -> socket.socket:
         assert self._sock is not None, "the connection is closed or has become something else"
@@ -289,6 +308,17 @@ class SocketConnection:
         """Give the socket away; this object must not be used any more."""
         sock, self._sock = self._socket(), None
         return sock
+
+
+async def _readable(sock: socket.socket) -> None:
+    """Wait until a socket has something to read."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(sock, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(sock)
 
 
 async def _connect(to: Resolved, own: Address | None) -> SocketConnection:

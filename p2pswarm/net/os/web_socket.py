@@ -3,8 +3,9 @@
 Each WebSocket is joined with one end of a pair of local sockets. The other end is a connection like
 any other, so everything above works over it, and blocking threads do, too.
 
-What has not become a WebSocket some seconds after it was accepted is closed, and the number of HTTP
-connections is limited; after that, the transport limits strangers as on any port.
+`WebUpgrade` takes accepted sockets. Nothing is spent on one before its peer has said something and
+its acceptor has a place for it; the acceptor also bounds how long it may take. So strangers at this
+port are limited as at any other.
 
 Errors:  DialFailed; Unusable if the port or the certificate cannot be used.
 Source:  docs/relays.md, "Over WebSocket"; RFC 6455.
@@ -13,27 +14,29 @@ Source:  docs/relays.md, "Over WebSocket"; RFC 6455.
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Self
 
 import aiohttp
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
-from p2pswarm.base.errors import DialFailed, Unusable
+from p2pswarm.base.errors import DialFailed, LinkLost, SwarmError, Unusable
 from p2pswarm.base.ids import Address
+from p2pswarm.base.tasks import Closing, OwnedTasks
+from p2pswarm.net.os.addresses import PROXIES
 from p2pswarm.net.os.base import Connection
 from p2pswarm.net.os.sockets import SocketConnection, reason_of
+from p2pswarm.net.os.tls import AcceptedTls, Compute
 
 PATH = "/p2pswarm"
-MESSAGE_BYTES_MAX = 1024 * 1024  # of one message that we take; we send PIECE_BYTES at most
 PIECE_BYTES = 128 * 1024
+MESSAGE_BYTES_MAX = 2 * PIECE_BYTES  # of one that we take: it waits in memory until it is whole
 HEARTBEAT_S = 20.0  # proxies close what is silent for a minute
 CLOSING_S = 1.0  # for the other side to say goodbye, too
-UPGRADE_S = 5.0  # as long as a handshake may take
-CONNECTIONS_MAX = 1024  # HTTP connections: as many as a node has links
 
 AnySocket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
 
@@ -84,59 +87,88 @@ class WebDialler:
         await self._session.close()
 
 
-class WebListener:
-    """A port for WebSockets. Use it as a context manager."""
+class WebUpgrade(Closing):
+    """Makes connections of the WebSockets that arrive at one port."""
 
-    def __init__(
-        self,
-        at: Address,
-        accept: Callable[[Connection], None],
-        certificate: Path | None = None,
-        upgrade_s: float = UPGRADE_S,
-    ) -> None:
-        """`accept`: takes each connection. `certificate`: a PEM file with the chain and the key."""
-        self._at = at
-        self._accept = accept
-        self._certificate = certificate
-        self._upgrade_s = upgrade_s
-        self._upgraded: dict[asyncio.BaseProtocol, None] = {}
-        self._handlers = web.Server(self._serve, access_log=None)
-        self._server: asyncio.Server | None = None
+    def __init__(self, certificate: Path | None = None) -> None:
+        """`certificate`: a PEM file with the chain and the key; without one there is no TLS."""
+        self._context = _context(certificate) if certificate else None
+        self._handlers = _Handlers(self._serve, self._on_loss)
+        self._upgrading: dict[asyncio.BaseProtocol, _Upgrading] = {}
+        self._tasks = OwnedTasks()
 
-    @property
-    def address(self) -> Address:
-        """The bound address, as those dial it who dial it directly."""
-        assert self._server is not None
-        name = self._server.sockets[0].getsockname()
-        return Address(str(name[0]), int(name[1]), web="wss" if self._certificate else "ws")
+    @contextlib.asynccontextmanager
+    async def upgraded(
+        self, connection: Connection, on_word: Callable[[], None], compute: Compute
+    ) -> AsyncIterator[Connection]:
+        """A connection over the WebSocket that an accepted connection becomes.
 
-    async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        tls = _context(self._certificate) if self._certificate else None
-        try:
-            self._server = await loop.create_server(
-                self._arrived, self._at.host, self._at.port, ssl=tls
-            )
-        except OSError as error:
-            raise Unusable(f"cannot listen on {self._at}: {reason_of(error)}") from error
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        await self._handlers.shutdown(0)
-
-    def _arrived(self) -> asyncio.BaseProtocol:
-        if len(self._handlers.connections) >= CONNECTIONS_MAX:
-            return _Refusing()
+        `on_word`: called when its peer has said something, before that costs more than a socket;
+        `compute`: runs what costs much time. If the block is cancelled or late, the WebSocket ends
+        without a word. Else it lives until either end of the new connection is closed.
+        """
+        if self._tasks.closing:
+            raise LinkLost("this port is closed")
+        assert isinstance(connection, SocketConnection)
+        await connection.wait_for_data()
+        on_word()
+        plain, carrying = await self._opened(connection, compute)
         handler = self._handlers()
-        asyncio.get_running_loop().call_later(self._upgrade_s, self._check, handler)
-        return handler
+        upgrading = _Upgrading(connection.remote.host, carrying)
+        self._upgrading[handler] = upgrading
+        loop = asyncio.get_running_loop()
+        try:
+            transport, _ = await loop.connect_accepted_socket(lambda: handler, plain)
+        except BaseException:
+            self._on_loss(handler)
+            plain.close()
+            raise
+        try:
+            made = await upgrading.made
+            try:
+                yield made
+            except SwarmError:
+                await upgrading.goodbye(made, transport)
+                raise
+            await upgrading.goodbye(made, transport)
+        except (asyncio.CancelledError, TimeoutError):
+            upgrading.abort(transport)
+            raise
 
-    def _check(self, handler: web.RequestHandler) -> None:
-        """Close a connection that has not become a WebSocket."""
-        if handler not in self._upgraded and handler.transport is not None:
-            handler.transport.abort()
+    async def close(self) -> None:
+        """End every WebSocket."""
+        await self._handlers.shutdown(0)
+        await self._tasks.close()
+
+    async def _opened(
+        self, connection: SocketConnection, compute: Compute
+    ) -> tuple[socket.socket, asyncio.Task[None] | None]:
+        """A socket with what the peer says in the clear, and the task that opens it, if any."""
+        sock = connection.release()
+        if self._context is None:
+            return sock, None
+        with contextlib.ExitStack() as undo:
+            undo.callback(sock.close)
+            tls = AcceptedTls(sock, self._context)
+            await tls.shake_hands(compute)
+            try:
+                plain, inner = socket.socketpair()
+            except OSError as error:
+                raise LinkLost(reason_of(error)) from error
+            undo.callback(inner.close)
+            return plain, self._tasks.spawn(tls.carry(inner), undo.pop_all().close)
+
+    def _on_loss(self, handler: asyncio.BaseProtocol) -> None:
+        """Note that a connection is over."""
+        upgrading = self._upgrading.pop(handler, None)
+        if upgrading is None:
+            return
+        upgrading.over.set()
+        if not upgrading.made.done():
+            upgrading.made.set_exception(LinkLost("it left before it was a WebSocket"))
+            upgrading.made.exception()  # of who left when nobody waits any more
+        if upgrading.carrying is not None:  # a peer that reads nothing would hold it for ever
+            asyncio.get_running_loop().call_later(CLOSING_S, upgrading.carrying.cancel)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         web_socket = web.WebSocketResponse(
@@ -146,16 +178,22 @@ class WebListener:
             compress=False,
         )
         if request.path != PATH or not web_socket.can_prepare(request):
-            return web.Response(text="this is a node of p2pswarm, which speaks WebSocket here\n")
+            answer = web.Response(text="this is a node of p2pswarm, which speaks WebSocket here\n")
+            answer.force_close()
+            return answer
         await web_socket.prepare(request)
-        self._upgraded[request.protocol] = None
-        try:
-            await self._carry(web_socket, request)
-        finally:
-            del self._upgraded[request.protocol]
+        upgrading, transport = self._upgrading.get(request.protocol), request.transport
+        if upgrading is not None and not upgrading.made.done():
+            try:
+                await self._carry(web_socket, request, upgrading)
+            finally:  # a peer that reads nothing would never let it close
+                if transport is not None:
+                    asyncio.get_running_loop().call_later(CLOSING_S, transport.abort)
         return web_socket
 
-    async def _carry(self, web_socket: web.WebSocketResponse, request: web.BaseRequest) -> None:
+    async def _carry(
+        self, web_socket: web.WebSocketResponse, request: web.BaseRequest, upgrading: "_Upgrading"
+    ) -> None:
         """Make a connection of a WebSocket, and carry its bytes until it ends."""
         try:
             ours, inner = socket.socketpair()
@@ -163,26 +201,78 @@ class WebListener:
             await web_socket.close(code=aiohttp.WSCloseCode.TRY_AGAIN_LATER)
             return
         forwarded = request.headers.get("X-Forwarded-For", "")
-        remote = Address(dialler_of(request.remote or "", forwarded), 0)
-        self._accept(SocketConnection(ours, remote))
+        remote = Address(dialler_of(upgrading.host, forwarded), 0)
+        upgrading.made.set_result(SocketConnection(ours, remote))
         await _bridged(web_socket, inner)
+
+
+class _Upgrading:
+    """A connection that is to become a WebSocket, or has become one."""
+
+    def __init__(self, host: str, carrying: asyncio.Task[None] | None) -> None:
+        """`host`: at the other end; `carrying`: the task of its TLS, if it has one."""
+        self.host = host
+        self.carrying = carrying
+        self.made: asyncio.Future[SocketConnection] = asyncio.get_running_loop().create_future()
+        self.over = asyncio.Event()
+
+    async def goodbye(self, made: SocketConnection, transport: asyncio.BaseTransport) -> None:
+        """Let a connection end that was of no use; its place is taken until then.
+
+        What its peer was told may still be on its way.
+        """
+        if made.closed:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSING_S):
+                    await self.over.wait()
+            self.abort(transport)
+
+    def abort(self, transport: asyncio.BaseTransport) -> None:
+        """End it without a word."""
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.abort()
+        if self.carrying is not None:
+            self.carrying.cancel()
+        if self.made.done() and not self.made.cancelled() and self.made.exception() is None:
+            self.made.result().close()
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Return whether an error is ours: aiohttp has a traceback for each that a stranger makes."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError | ConnectionError)
+
+
+_log = logging.getLogger(__name__)
+_log.addFilter(_is_ours)
+
+
+class _Handlers(web.Server):
+    """The HTTP connections; tells which are over."""
+
+    def __init__(
+        self,
+        serve: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        on_loss: Callable[[asyncio.BaseProtocol], None],
+    ) -> None:
+        super().__init__(serve, access_log=None, logger=_log)
+        self._on_loss = on_loss
+
+    def connection_lost(
+        self, handler: web.RequestHandler, exc: BaseException | None = None
+    ) -> None:
+        """A connection is over."""
+        super().connection_lost(handler, exc)
+        self._on_loss(handler)
 
 
 def dialler_of(remote: str, forwarded: str) -> str:
     """The host that dialled: behind a proxy on this machine, the one that the proxy names last."""
     last = forwarded.rpartition(",")[2].strip()
     with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(remote).is_loopback and last:
+        if remote in PROXIES and last:
             return str(ipaddress.ip_address(last))
-    return remote or "unknown"
-
-
-class _Refusing(asyncio.Protocol):
-    """A connection too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.abort()
+    return remote
 
 
 async def _bridged(web_socket: AnySocket, inner: socket.socket) -> None:

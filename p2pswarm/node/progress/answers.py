@@ -57,10 +57,11 @@ NOT_HERE = "that run is not trained here; look up the runs again"
 class LatestStatus:
     """A trainer's answer about its run."""
 
-    def __init__(self, run: bytes, stages: int, done: int = 0) -> None:
-        """`done`: the steps that were done before."""
+    def __init__(self, run: bytes, stages: int, done: int = 0, microbatches: int = 0) -> None:
+        """`done`: the steps that were done before; `microbatches`: those of a step."""
         self._run = run
         self._stages = stages
+        self._microbatches = microbatches
         self._first = done
         self._stepped: Stepped | None = None
         self._committed_s = math.nan
@@ -70,6 +71,10 @@ class LatestStatus:
         self._ended: Ended | None = None
         self._saved: Checkpointed | None = None
         self._saved_s = math.nan
+
+    def go_on_after(self, done: int) -> None:
+        """Note that the run goes on after so many steps: nothing is known of those here."""
+        self._first, self._stepped = done, None
 
     def on_event(self, event: Event, now_s: float) -> None:
         """Take an event of the run; only the newest of a kind is kept."""
@@ -95,7 +100,8 @@ class LatestStatus:
             raise NotServing(NOT_HERE)
         step, end, saved = self._stepped, self._ended, self._saved
         newest = end or step
-        counts = newest.counts if newest else MicrobatchCounts(0, 0, 0)
+        before = self._first * self._microbatches
+        counts = newest.counts if newest else MicrobatchCounts(before, before, 0)
         return RunStatus(
             done=step.step if step else self._first,
             loss=_finite(step.loss) if step else None,

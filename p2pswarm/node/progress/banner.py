@@ -10,7 +10,7 @@ def greeting(config: NodeConfig, own: Contact, ready_s: float) -> list[str]:
     lines = [f"peer {own.peer.short} at {own.address}, ready after {ready_s:.3f} s"]
     if config.role == "trainer":
         lines.append(f"run {config.run.name!r} needs {_servers(config)}; on each such machine run")
-        if config.train.closed or config.run.owner:
+        if config.train.closed or config.run.closed:
             return [*lines, "  p2pswarm node --invite TEXT, the line of p2pswarm invite FILE"]
     elif not config.bootstrap:
         lines.append("a swarm of one; others join it with")

@@ -1,7 +1,8 @@
 """A run's curves in a file: a CSV that every table reads, or a folder for TensorBoard.
 
 Each step that is done is a row, and so is each measurement of the held-out loss; of a step that was
-done anew, the last row counts. A disk that fails costs the curves and not the run.
+done anew, the last row counts. A file may hold several runs, which their ids tell apart; a folder
+has one for each run. A disk that fails costs the curves and not the run.
 
 Units:   seconds since the first step began; losses in nats per token.
 """
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.base.files import check_target
+from p2pswarm.checkpoint.names import RUN_HEX
 from p2pswarm.progress.events import Event, HeldOut, Stepped
 
 HEADER = (
@@ -27,10 +30,12 @@ HEADER = (
     "learning_rate",
     "gradient_norm",
     "replayed",
+    "time",
+    "run",
 )
 STEP_FIGURES = ("step", "seconds", "loss", "tokens_per_s", "learning_rate", "gradient_norm")
 CSV = ".csv"
-ROW_BYTES_MAX = 1024  # eight numbers have 200
+ROW_BYTES_MAX = 1024  # ten columns have 250
 TENSORBOARD = "torch.utils.tensorboard"
 
 Row = dict[str, float]
@@ -40,12 +45,22 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def recorded(path: Path | None, tell: Callable[[Event], None]) -> Iterator[Callable[[Event], None]]:
-    """Give `tell`; each event that it is told goes into the file or folder `path` as well."""
+def recorded(
+    path: Path | None,
+    tell: Callable[[Event], None],
+    run: str,
+    date_time: Callable[[], str],
+) -> Iterator[Callable[[Event], None]]:
+    """Give `tell`; each event that it is told goes into the file or folder `path` as well.
+
+    `run`: the run's id, `date_time` the present time.
+    """
     if path is None:
         yield tell
         return
-    with (_table if path.suffix == CSV else _board)(path) as write:
+    short = run[:RUN_HEX]
+    table = path.suffix == CSV
+    with _table(path, short, date_time) if table else _board(path / short) as write:
         failed = False
 
         def both(event: Event) -> None:
@@ -64,8 +79,17 @@ def recorded(path: Path | None, tell: Callable[[Event], None]) -> Iterator[Calla
 
 def try_curves(path: Path | None) -> None:
     """Raise Unusable for curves that cannot be written, before anything is done for them."""
-    with recorded(path, lambda _event: None):
-        pass
+    if path is None:
+        return
+    begun = path.exists()
+    if path.suffix == CSV:
+        with _opened(path):
+            pass
+    else:
+        _board_library(path)
+        check_target(path / "trial")
+    if not begun and path.is_file():
+        path.unlink()
 
 
 def row_of(event: Event) -> Row | None:
@@ -82,13 +106,13 @@ def row_of(event: Event) -> Row | None:
 
 
 @contextlib.contextmanager
-def _table(path: Path) -> Iterator[Write]:
+def _table(path: Path, run: str, date_time: Callable[[], str]) -> Iterator[Write]:
     """Rows go to the end of a CSV; one that was begun before goes on."""
     with _opened(path) as file:
         writer = csv.DictWriter(file, HEADER)
 
         def write(row: Row) -> None:
-            writer.writerow(row)
+            writer.writerow({**row, "time": date_time(), "run": run})
             file.flush()
 
         yield write
@@ -124,16 +148,20 @@ def _cut_torn_row(path: Path) -> None:
             file.truncate(begin + cut)
 
 
-@contextlib.contextmanager
-def _board(path: Path) -> Iterator[Write]:
-    """Scalars for TensorBoard, in a folder."""
+def _board_library(path: Path) -> Any:
     try:
-        board: Any = importlib.import_module(TENSORBOARD)
+        return importlib.import_module(TENSORBOARD)
     except ImportError as error:
         raise Unusable(
             f"train.curves {path}: a folder is for TensorBoard: pip install tensorboard, or name "
             f"a file that ends with {CSV}"
         ) from error
+
+
+@contextlib.contextmanager
+def _board(path: Path) -> Iterator[Write]:
+    """Scalars for TensorBoard, in a folder."""
+    board = _board_library(path)
     try:
         writer = board.SummaryWriter(path)
     except OSError as error:

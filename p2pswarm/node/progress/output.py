@@ -3,44 +3,93 @@
 No run ends because nobody reads it: a terminal is closed, a pipe has no reader, a disk is full.
 """
 
+import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime
 from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.live import Live
 
+from p2pswarm.base.tasks import OwnedTasks
 from p2pswarm.progress.events import Event, to_line
 from p2pswarm.progress.history import RunHistory
-from p2pswarm.progress.page import LineFormat, page
+from p2pswarm.progress.page import SILENCE_MAX_S, LineFormat, page
 from p2pswarm.progress.printable import printable
 
 Tell = Callable[[Event], None]
 
+LOOK_EVERY_S = 5.0  # for a silence of a minute
+
 _log = logging.getLogger(__name__)
 
 
-@contextlib.contextmanager
-def output(kind: str, steps: int, title: str) -> Iterator[Tell]:
+def date_time() -> str:
+    """The present date and time for programs, with the zone of this machine."""
+    return datetime.now().astimezone().isoformat(timespec="milliseconds")
+
+
+def shown_time() -> str:
+    """The same for people: lines begin with it."""
+    return datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def dated(say: Callable[[str], None]) -> Callable[[str], None]:
+    """The same, with the date and time before each line."""
+    return lambda line: say(f"{shown_time()}  {line}")
+
+
+@contextlib.asynccontextmanager
+async def output(kind: str, steps: int, title: str) -> AsyncIterator[Tell]:
     """Show the events of a run while this block lasts; `kind`: as in the settings."""
     if kind == "json":
-        yield lambda event: write_line(to_line(event))
+        yield lambda event: write_line(to_line(event, date_time()))
         return
     console = Console(file=cast(IO[str], STDOUT))
-    lines = LineFormat()
     if kind == "lines" or (kind == "auto" and not console.is_terminal):
-        yield lambda event: _write_if(lines.line(event))
+        clock = asyncio.get_running_loop().time
+        lines, tasks = LineFormat(clock()), OwnedTasks()
+        tasks.spawn(_end_silence(lines, clock))
+        try:
+            yield lambda event: _write_if(lines.line(event, clock(), shown_time()))
+        finally:
+            await tasks.close()
         return
     history = RunHistory()
     with Live(console=console, auto_refresh=False) as live:
 
         def tell(event: Event) -> None:
-            history.on_event(event)
+            history.on_event(event, shown_time())
             live.update(page(history, steps, title), refresh=True)
 
         yield tell
+
+
+@contextlib.asynccontextmanager
+async def reminded(what: str, say: Callable[[str], None]) -> AsyncIterator[None]:
+    """Say from time to time that `what` goes on, while this block lasts."""
+
+    async def remind() -> None:
+        while True:
+            await asyncio.sleep(SILENCE_MAX_S)
+            say(f"still {what}")
+
+    tasks = OwnedTasks()
+    tasks.spawn(remind())
+    try:
+        yield
+    finally:
+        await tasks.close()
+
+
+async def _end_silence(lines: LineFormat, clock: Callable[[], float]) -> None:
+    """Say that the run goes on whenever nothing was said for long."""
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        _write_if(lines.silence(clock(), shown_time()))
 
 
 class StandardOutput:

@@ -6,13 +6,15 @@ Errors:  those of the DHT are logged, and the next look is taken all the same.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from p2pswarm.base.errors import BadMessage, SwarmError
-from p2pswarm.base.ids import Contact
+from p2pswarm.base.ids import Address, Contact
 from p2pswarm.discovery.dht.messages import Ping
 from p2pswarm.net.cards.card import Card
+from p2pswarm.net.endpoint.link_table import ProvenAddress
+from p2pswarm.net.guard.dial_budget import DIALS_MAX, DialBudget
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.net.wire.message import decode, encode
 from p2pswarm.node.run.run_choice import ASKED_MAX, RunChoice, in_own_order, preferred
@@ -91,6 +93,7 @@ async def find_run(stack: NodeStack, choice: RunChoice, say: Say) -> RunOffer:
     async with asyncio.TaskGroup() as tasks:
         while True:
             found = await manifests(stack)
+            choice.retry(loop.time())
             offers = choice.fitting(found, clocks_differ=stack.dht.clocks_differ)
             for remark in choice.remarks():
                 say(remark)
@@ -105,11 +108,36 @@ async def find_run(stack: NodeStack, choice: RunChoice, say: Say) -> RunOffer:
             await asyncio.sleep(LOOK_AGAIN_S)
 
 
+def affordable(
+    rpc: Rpc, trainers: Iterable[Contact], known: Collection[Address] = (), most: int = DIALS_MAX
+) -> list[Contact]:
+    """Those of `trainers` that may be asked at one look: strangers wrote where they are.
+
+    Who is linked costs no dial. Cards are learned before. `known`: places that need no bound.
+    """
+    budget = DialBudget(known, most)
+    return [
+        trainer
+        for trainer in trainers
+        if rpc.reach(trainer) is not ProvenAddress.CLAIMED or budget.take(_named(rpc, trainer))
+    ]
+
+
+def _named(rpc: Rpc, trainer: Contact) -> list[Address]:
+    """All places where a trainer is said to be: it is dialled at several at once."""
+    card = None if trainer.peer is None else rpc.cards.of(trainer.peer)
+    if card is None:
+        return [trainer.address]
+    relays = [relay.at.address for relay in card.relays]
+    return [trainer.address, *card.addresses, *relays]
+
+
 async def answering(rpc: Rpc, trainers: Sequence[Contact]) -> list[Contact]:
-    """Those of the first `ASKED_MAX` of `trainers` that answer within `ANSWER_S`."""
+    """Those of `trainers` that answer within `ANSWER_S`; `ASKED_MAX` strangers are asked."""
     async with asyncio.TaskGroup() as tasks:
         asked = [
-            (trainer, tasks.create_task(_answers(rpc, trainer))) for trainer in trainers[:ASKED_MAX]
+            (trainer, tasks.create_task(_answers(rpc, trainer)))
+            for trainer in affordable(rpc, trainers, most=ASKED_MAX)
         ]
     return [trainer for trainer, task in asked if task.result()]
 
@@ -182,7 +210,7 @@ async def offered(stack: NodeStack, run: bytes) -> list[Contact]:
     readable_ones = (readable(value) for value in found.values())
     offers = [offer for offer in readable_ones if offer is not None and offer.run == run]
     learn_cards(stack, offers)
-    return [offer.trainer for offer in offers]
+    return affordable(stack.rpc, [offer.trainer for offer in offers])
 
 
 async def _values(stack: NodeStack, key: bytes, what: str, holders: int = 1) -> dict[bytes, bytes]:

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from p2pswarm.base.errors import BadMessage, Unusable
+from p2pswarm.base.files import write_durably
 from p2pswarm.base.ids import Address
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.wire.message import decode, encode
-from p2pswarm.node.run.run_folder import write_durably
 from p2pswarm.run.access.access_list import sign_list
 from p2pswarm.run.access.invitation_book import InvitationBook, book_from
 from p2pswarm.run.access.messages import AccessList
@@ -112,7 +112,7 @@ def _read(file: Path) -> bytes | None:
 
 def _write(file: Path, data: bytes) -> None:
     try:
-        write_durably(file, data, 0o600)
+        write_durably(file, data)
     except OSError as error:
         raise Unusable(
             f"{file} cannot be written: {error.strerror}; free some space, or move `state`"

@@ -5,11 +5,18 @@ depends on peers, or on this node's own key and chain.
 """
 
 import dataclasses
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import check_target
+from p2pswarm.base.problems import Problems
+from p2pswarm.checkpoint.targets import READER
+from p2pswarm.checkpoint.weights_name import weights_name
 from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.sources import check_there
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.models.compute.bundle_spec import check_model
 from p2pswarm.models.compute.model_check import check_once
@@ -18,15 +25,20 @@ from p2pswarm.models.hf_library import VOCABULARY_MAX
 from p2pswarm.models.model_source import resolved
 from p2pswarm.node.progress.curves import try_curves
 from p2pswarm.node.progress.wandb_curves import try_wandb
-from p2pswarm.node.run.closed_run import closed_by_us
+from p2pswarm.node.run.closed_run import check_closed, owned_by_us
 from p2pswarm.node.run.resume import resumed_from, writable_store
-from p2pswarm.node.run.run_folder import RunFolder, make_folder
-from p2pswarm.node.run.run_match import check_records, check_same
-from p2pswarm.node.run.run_text import keep_with_checkpoints, read_corpus, tokenizer_of
-from p2pswarm.node.run.weights_file import model_size, weights_name
+from p2pswarm.node.run.run_folder import RunFolder, make_folder, try_folder
+from p2pswarm.node.run.run_match import check_records, check_same, owned_as
+from p2pswarm.node.run.run_text import keep_with_checkpoints, read_corpus, remarks, tokenizer_of
+from p2pswarm.node.run.weights_file import model_size
 from p2pswarm.node.stack.stack import Say
-from p2pswarm.settings.config import HF, NodeConfig, RunConfig
+from p2pswarm.run.schedule import warms_on
+from p2pswarm.settings.config import HF, NodeConfig, OptimizerConfig, RunConfig
+from p2pswarm.settings.limits import BYTES, trained_tokens
+from p2pswarm.settings.train_config import TrainConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
+
+log = logging.getLogger(__name__)
 
 BYTE_TOKENS = 256
 
@@ -50,34 +62,106 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
 
     `writer`: the short form of our peer id. `say` is told what checkpoint is gone on from.
     """
-    config = closed_by_us(config)
-    check_records(config.run)
-    writable_store(config.checkpoint, writer)
-    try_curves(config.train.curves)
-    try_wandb(config.train.wandb)
+    for trial in _trials(config, writer):
+        trial()
+    _try_cache(config.train)
+    config = owned_by_us(config)
     tokenizer = tokenizer_of(config)
     config = dataclasses.replace(config, run=checked_model(config.run, tokenizer))
     if config.train.weights is not None:
         last = weights_name(config.train.weights, config.run, config.run.steps)
         check_target(last, model_size(config.run).file_bytes)
     corpus = read_corpus(config, tokenizer)
+    for remark in remarks(config, tokenizer):
+        log.warning("%s", remark)
     text = corpus.digest()
-    _check_state(config, text)
+    if config.state is not None:
+        make_folder(config.state)
+        _check_state(config, config.state, text)
     keep_with_checkpoints(config, tokenizer)
     resumed = resumed_from(config.train.resume, config.run, text, say)
     return PreparedRun(config, tokenizer, corpus, text, resumed)
 
 
-def _check_state(config: NodeConfig, text: bytes) -> None:
+def check_run(config: NodeConfig, problems: Problems) -> None:
+    """Tell `problems` all that would keep a trainer from beginning; no run is begun."""
+    train, tokenizer, run = config.train, None, None
+    for trial in _trials(config, READER):
+        with problems.noted():
+            trial()
+    there = 0
+    for part in train.parts:
+        with problems.noted():
+            assert part.data is not None, "a text of a mixture has it"
+            check_there(part.data)
+            there += 1
+    text_is_there = False
+    with problems.noted():
+        _try_cache(train)
+        text_is_there = there == len(train.parts)
+    readable = train.tokenizer == BYTES
+    if not readable and (text_is_there or trained_tokens(train.tokenizer) is None):
+        with problems.noted():
+            tokenizer = tokenizer_of(config)
+            readable = True
+    if readable:
+        with problems.noted():
+            run = checked_model(config.run, tokenizer)
+    if train.weights is not None:
+        with problems.noted():
+            last = weights_name(train.weights, config.run, config.run.steps)
+            check_target(last, model_size(run).file_bytes if run else 0)
+    if text_is_there and readable and (run or config.run.batch.samples != "packed"):
+        with problems.noted():
+            _check_text(dataclasses.replace(config, run=run or config.run), tokenizer)
+
+
+def _check_text(config: NodeConfig, tokenizer: Tokenizer | None) -> None:
+    """Raise Unusable for a text of which no step can be made, or that is another run's."""
+    text = read_corpus(config, tokenizer).digest()
+    if config.state is not None and config.state.is_dir():
+        _check_state(config, config.state, text)
+    resumed_from(config.train.resume, config.run, text, lambda _line: None)
+
+
+def _trials(config: NodeConfig, writer: str) -> tuple[Callable[[], object], ...]:
+    """What is tried first: it takes no time, and depends on nothing else."""
+    run, train = config.run, config.train
+    return (
+        lambda: check_closed(config),
+        lambda: check_schedule(run),
+        lambda: check_records(run),
+        lambda: writable_store(config.checkpoint, writer),
+        lambda: try_curves(train.curves),
+        lambda: try_wandb(train.wandb),
+    )
+
+
+def _try_cache(train: TrainConfig) -> None:
+    """Raise Unusable for a folder of prepared text that cannot be used."""
+    if train.cache is not None:
+        try_folder(train.cache, "train.cache")
+
+
+def check_schedule(run: RunConfig) -> None:
+    """Raise Unusable for a warm-up that the user has set and the run does not reach the end of."""
+    rate = run.optimizer
+    if rate.warmup_steps != OptimizerConfig().warmup_steps and warms_on(run):
+        raise Unusable(
+            f"run.optimizer.warmup_steps {rate.warmup_steps} is more than the steps of the run or "
+            f"of its schedule, {rate.decay_steps or run.steps}: the rate would never come to "
+            f"{rate.learning_rate:g}; lower it, or raise run.steps"
+        )
+
+
+def _check_state(config: NodeConfig, state: Path, text: bytes) -> None:
     """Raise Unusable if the run that `state` goes on with is another one."""
-    if config.state is None or config.train.new or config.train.resume:
+    if config.train.new or config.train.resume:
         return
-    make_folder(config.state)
-    folder = RunFolder(config.state)
+    folder = RunFolder(state)
     saved = folder.read()
     if saved is not None and not saved.finished:
-        owner = config.run.owner or saved.identity.config.owner
-        check_same(saved, folder, dataclasses.replace(config.run, owner=owner), text)
+        check_same(saved, folder, owned_as(config.run, saved.identity.config), text)
 
 
 def checked_model(run: RunConfig, tokenizer: Tokenizer | None = None) -> RunConfig:
@@ -88,13 +172,14 @@ def checked_model(run: RunConfig, tokenizer: Tokenizer | None = None) -> RunConf
             f"train.tokenizer has {tokenizer.size:,} tokens and the model {run.model.vocabulary:,}:"
             " name the tokenizer that belongs to the model, or leave run.model.vocabulary out"
         )
-    _check_documents(run)
+    check_documents(run)
     check_model(run)
     check_once(run)
     return run
 
 
-def _check_documents(run: RunConfig) -> None:
+def check_documents(run: RunConfig) -> None:
+    """Raise Unusable if the run's rows or masks need a token that ends a document."""
     model = run.model
     if run.batch.samples == "packed" and model.document_end < 0:
         raise Unusable(

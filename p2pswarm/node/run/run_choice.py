@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.net.guard.dial_budget import DialBudget
 from p2pswarm.net.wire.message import decode
 from p2pswarm.node.run.invitation_text import invitation_of
 from p2pswarm.node.run.run_match import readable
@@ -21,6 +22,9 @@ MANIFESTS_MAX = 256  # read at a look: checking their signatures takes 20 ms
 ASKED_MAX = 16  # trainers dialled at a look: their addresses are what strangers claim
 QUOTED_MAX = 64  # remarks with words of strangers, who can think of as many as they like
 NAMES_MAX = 8  # of other runs, in one line
+REFUSED_S = 600.0  # between two tries of a run that could not be served: each may load a library
+OVER_MAX = 4_096  # runs that are over: a server of a year has fewer, and strangers may invent more
+REFUSED_MAX = 1_024  # runs that are passed over: strangers may offer more, and those are tried anew
 CLOCKS_DIFFER = (
     "by this machine's clock the runs of others are long over, or of the future: set the clocks, "
     "here or there"
@@ -30,7 +34,8 @@ CLOCKS_DIFFER = (
 class VersionNotices:
     """The trainers to tell that a server speaks another version: each manifest's, once an hour.
 
-    Who signs a manifest chooses the address that is dialled, so their number is limited, too.
+    Who signs a manifest chooses the address that is dialled, so their number is limited, too, for
+    each host and network and for all.
     """
 
     def __init__(self, manifests_max: int = NOTICES_MAX) -> None:
@@ -42,8 +47,11 @@ class VersionNotices:
         self._told_s = {
             offer: told_s for offer, told_s in self._told_s.items() if now_s < told_s + TELL_AGAIN_S
         }
+        budget = DialBudget(dials_max=self._max)
+        for offer in self._told_s:
+            budget.take([offer.trainer.address])
         fresh = [offer for offer in found if offer not in self._told_s]
-        now = fresh[: self._max - len(self._told_s)]
+        now = [offer for offer in fresh if budget.take([offer.trainer.address])]
         self._told_s.update(dict.fromkeys(now, now_s))
         return [offer.trainer for offer in now]
 
@@ -72,12 +80,36 @@ class RunChoice:
         self._said: set[str] = set()
         self._quoted: set[str] = set()
         self._remarks: list[str] = []
-        self._over: set[tuple[bytes, bytes]] = set()
+        self._over: dict[tuple[bytes, bytes], None] = {}
+        """Runs with the trainers that are passed over, oldest first."""
+        self._refused_s: dict[bytes, float] = {}
+        """Until when each run is passed over that could not be served here, oldest first."""
 
     def over(self, offer: RunOffer) -> None:
-        """Pass over a run that has ended: its record may outlive it for a while."""
-        self._over.add((offer.run, _trainer(offer)))
+        """Pass over a trainer's run that has ended, or is not its: its record may stay a while."""
+        self._over[offer.run, _trainer(offer)] = None
+        if len(self._over) > OVER_MAX:
+            del self._over[next(iter(self._over))]
         self._said.clear()
+
+    def refuse(self, offer: RunOffer, reason: str, now_s: float) -> None:
+        """Pass over a run that cannot be served here, for a while.
+
+        Strangers describe runs as they like, and places in a run become free. So neither is a
+        reason to end this node: its user is told once, and other runs are looked for.
+        """
+        self._refused_s.pop(offer.run, None)
+        self._refused_s[offer.run] = now_s + REFUSED_S
+        if len(self._refused_s) > REFUSED_MAX:
+            del self._refused_s[next(iter(self._refused_s))]
+        self._quote(
+            f"run {offer.config.name!r} of {offer.trainer.address} cannot be served here: "
+            f"{reason}; waiting for another run"
+        )
+
+    def retry(self, now_s: float) -> None:
+        """Try again those runs that were passed over for long enough."""
+        self._refused_s = {run: until for run, until in self._refused_s.items() if now_s < until}
 
     def fitting(
         self, manifests: Mapping[bytes, bytes], *, clocks_differ: bool = False
@@ -139,7 +171,7 @@ class RunChoice:
             if isinstance(offer, UnreadableOffer):
                 self._quote(f"a run cannot be joined: {offer.reason}")
                 self._unreadable.append(offer)
-            elif (offer.run, subkey) not in self._over:
+            elif (offer.run, subkey) not in self._over and offer.run not in self._refused_s:
                 offers.append(offer)
         return offers
 
@@ -180,9 +212,13 @@ def in_own_order(own: bytes, manifests: Mapping[bytes, bytes]) -> dict[bytes, by
 
 
 def preferred(offers: Sequence[RunOffer], answering: Collection[Contact]) -> RunOffer | None:
-    """The first offer whose trainer answers; the first of all if none does."""
-    there = [offer for offer in offers if offer.trainer in answering]
-    return next(iter([*there, *offers]), None)
+    """The first offer whose trainer answers; the first of all if none does.
+
+    Of several offers of that run its founder's comes first: anybody can call itself a trainer.
+    """
+    there = [offer for offer in offers if offer.trainer in answering] or list(offers)
+    founders = [o for o in there if o.run == there[0].run and _trainer(o) == o.identity.founder]
+    return next(iter([*founders, *there]), None)
 
 
 def _trainer(offer: RunOffer | UnreadableOffer) -> bytes:
@@ -211,7 +247,7 @@ def admits(offer: RunOffer, invitation: Invitation | None, me: PeerId | None = N
             return f"run {name!r} is not the one of the invitation: waiting for that"
         if not is_signed(invitation.grant, owner):
             return f"the invitation was not made by the owner of run {name!r}: ask for another"
-    elif owner:
+    elif offer.config.closed:
         alone = f" --peer {me}" if me else ""
         return (
             f"run {name!r} is closed: ask its owner for an invitation (p2pswarm invite{alone}), "
@@ -251,10 +287,10 @@ def run_choice(config: NodeConfig, peer: PeerId) -> RunChoice:
     )
 
 
-def owner_of(manifests: Mapping[bytes, bytes], invitation: Invitation | None) -> str:
-    """Return who closed the run of an invitation, if it is offered; empty otherwise."""
+def invited_to(manifests: Mapping[bytes, bytes], invitation: Invitation | None) -> RunConfig | None:
+    """Return the run of an invitation, if that is offered by whom its owner lets; else None."""
     for value in manifests.values() if invitation is not None else ():
         offer = readable(value)
         if offer is not None and not admits(offer, invitation):
-            return offer.config.owner
-    return ""
+            return offer.config
+    return None

@@ -9,19 +9,21 @@ from dataclasses import dataclass
 from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.node.run.discovery import answering, ends, learn_cards, manifests
 from p2pswarm.node.run.invitation_text import invitation_of
-from p2pswarm.node.run.run_choice import CLOCKS_DIFFER, owner_of
+from p2pswarm.node.run.run_choice import CLOCKS_DIFFER, invited_to
 from p2pswarm.node.run.run_folder import RunFolder, SavedRun, make_folder
 from p2pswarm.node.run.run_match import (
     check_records,
     check_same,
     fitting,
     genesis_of,
+    owned_as,
 )
 from p2pswarm.node.stack.stack import LOOK_AGAIN_S, NodeStack, Say
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES, VoterId
 from p2pswarm.run.manifest import NONCE_BYTES, RunIdentity
 from p2pswarm.run.messages.run import RunOver
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.coordinator_io.chain_start import ChainStart, founding_start
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 
@@ -63,7 +65,7 @@ async def enter_run(
     begins = config.train.new or config.train.resume
     saved = folder.read() if folder and not begins else None
     if saved is not None and not saved.finished:
-        stack = _owned_by(stack, saved.identity.config.owner)
+        stack = _owned_as(stack, saved.identity.config)
         return _go_on(stack, folder, saved, corpus, say)
     if config.train.standby:
         return await _stand_by(stack, folder, corpus, say)
@@ -77,10 +79,9 @@ async def enter_run(
     return _in_folder(stack, folder, founded, genesis_of(identity).voters[0].memory, say)
 
 
-def _owned_by(stack: NodeStack, owner: str) -> NodeStack:
-    """The same node, whose run is closed by `owner` if its settings do not say by whom."""
-    run = stack.config.run
-    run = dataclasses.replace(run, owner=run.owner or owner)
+def _owned_as(stack: NodeStack, known: RunConfig) -> NodeStack:
+    """The same node, with the owner of the run that it takes part in."""
+    run = owned_as(stack.config.run, known)
     return dataclasses.replace(stack, config=dataclasses.replace(stack.config, run=run))
 
 
@@ -95,7 +96,8 @@ def _go_on(
     version = entry.place.restored.learner.chain.head.version
     # Of its newest record a voter knows only that it was proposed, until an election is won.
     done = f"{version} of {run.steps} steps are known to be done"
-    say(f"going on with run {run.name!r} of {folder.path}: {done}")
+    leads = "" if entry.place.leads_at_once else "; it is asked which trainer leads"
+    say(f"going on with run {run.name!r} of {folder.path}: {done}{leads}")
     return entry
 
 
@@ -111,8 +113,9 @@ async def _stand_by(
     said, over_s = "", clock() + OVER_AFTER_S
     while True:
         found = await manifests(stack)
-        stack = _owned_by(stack, owner_of(found, invitation_of(stack.config)))
-        run = stack.config.run
+        if (known := invited_to(found, invitation_of(stack.config))) is not None:
+            stack = _owned_as(stack, known)
+            run = stack.config.run
         offers, why = fitting(found, run, corpus, me)
         learn_cards(stack, offers)
         there = await answering(stack.rpc, [offer.trainer for offer in offers])

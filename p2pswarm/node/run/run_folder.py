@@ -1,12 +1,12 @@
 """A trainer's folder for its state: which run it takes part in, its chain file, its key."""
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from p2pswarm.base.errors import BadMessage, Unusable
+from p2pswarm.base.files import write_durably
 from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.chain_file import ChainFile
 from p2pswarm.run.chain.chain_log import Restored
@@ -16,6 +16,7 @@ from p2pswarm.settings.parser import run_from_json, run_to_json
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 
 RUN_FILE = "run.json"
+TRIAL = "trial.part"
 FILE_BYTES_MAX = 1 << 20
 DIGEST_BYTES = 32
 
@@ -73,7 +74,7 @@ class RunFolder:
         if saved.resumed is not None:
             fields |= {"target": saved.resumed.target, "folder": saved.resumed.folder}
         try:
-            write_durably(self.path / RUN_FILE, json.dumps(fields, indent=1).encode(), 0o666)
+            write_durably(self.path / RUN_FILE, json.dumps(fields, indent=1).encode())
         except OSError as error:
             raise _unusable(self.path, error) from error
 
@@ -121,17 +122,6 @@ def _origin(fields: dict[str, Any] | None) -> RunOrigin | None:
     return RunOrigin(run, int(fields["version"]), checkpoint)
 
 
-def write_durably(file: Path, data: bytes, mode: int) -> None:
-    """Replace a file; the new one is on the disk when this returns. `mode`: of a new one."""
-    draft = file.with_name(f"{file.name}.new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "wb") as opened:
-        opened.write(data)
-        opened.flush()
-        os.fsync(opened.fileno())
-    draft.replace(file)
-
-
 def make_folder(path: Path) -> None:
     """Make the folder if it is missing."""
     try:
@@ -140,8 +130,25 @@ def make_folder(path: Path) -> None:
         raise _unusable(path, error) from error
 
 
-def _unusable(path: Path, error: OSError) -> Unusable:
+def try_folder(path: Path, setting: str) -> None:
+    """Raise Unusable for a folder that could not be made or written; what is made is removed."""
+    made: list[Path] = []
+    try:
+        made += [each for each in (path, *path.parents) if not each.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+        trial = path / TRIAL
+        trial.write_bytes(b"0")
+        trial.unlink()
+    except OSError as error:
+        raise _unusable(path, error, setting) from error
+    finally:
+        for each in made:
+            if each.is_dir():
+                each.rmdir()
+
+
+def _unusable(path: Path, error: OSError, setting: str = "state") -> Unusable:
     return Unusable(
-        f"state: {path} cannot be used: {error.strerror or error}; free some space or name "
+        f"{setting}: {path} cannot be used: {error.strerror or error}; free some space or name "
         "another folder"
     )

@@ -36,9 +36,24 @@ def genesis_of(identity: RunIdentity) -> Genesis:
     return founded_genesis(identity.run, identity.founder, identity.config, identity.origin)
 
 
+def owned_as(run: RunConfig, known: RunConfig) -> RunConfig:
+    """The settings of a run which is `known`: from there come its owner, and whether it is closed.
+
+    Neither is in the file of a trainer that did not found the run.
+    """
+    strangers = known.strangers if known.closed else run.strangers
+    return dataclasses.replace(run, owner=run.owner or known.owner, strangers=strangers)
+
+
+def _unowned(run: RunConfig) -> RunConfig:
+    """The settings without what `owned_as` takes from elsewhere."""
+    strangers = "compute" if run.closed else run.strangers
+    return dataclasses.replace(run, owner="", strangers=strangers)
+
+
 def end_key(config: RunConfig, corpus: bytes) -> bytes:
     """The DHT's key of the ends of all runs of these settings and this text."""
-    whoever_owns_it = dataclasses.replace(config, owner="")  # who looks for it may not know
+    whoever_owns_it = _unowned(config)  # who looks for it may not know
     return hashlib.sha256(END_TAG + corpus + run_to_json(whoever_owns_it)).digest()
 
 
@@ -52,17 +67,34 @@ def fitting(
         if offer is None or offer.trainer.peer is None or offer.trainer.peer.raw == me:
             continue
         identity = offer.identity
-        if (identity.config, identity.corpus) == (config, corpus):
-            offers.append(offer)
-        elif (dataclasses.replace(identity.config, owner=""), identity.corpus) == (config, corpus):
-            why = (
-                f"run {config.name!r} is closed: ask its owner for an invitation (p2pswarm invite "
-                "--role train), and add --invite"
-            )
+        if (_unowned(identity.config), identity.corpus) == (_unowned(config), corpus):
+            if why_not := _why_no_standby(identity.config, config):
+                why = why_not
+            else:
+                offers.append(offer)
         elif identity.config.name == config.name:
             what = "another text" if identity.config == config else _other(identity.config, config)
             why = f"run {config.name!r} is offered with {what}: a standby needs the same"
     return offers, why
+
+
+def _why_no_standby(there: RunConfig, here: RunConfig) -> str:
+    """Return why a trainer of these settings cannot stand by for a run; empty if it can.
+
+    `here` names the owner if the trainer is invited.
+    """
+    if there.strangers == "lead" or (there.owner and there.owner == here.owner):
+        return ""
+    if not there.owner:
+        return (
+            f"run {there.name!r} takes no standby: its trainer keeps no owner's key, which a "
+            "`state` folder there would hold"
+        )
+    what = "is closed" if there.closed else "takes only standbys that its owner has invited"
+    return (
+        f"run {there.name!r} {what}: ask its owner for an invitation (p2pswarm invite --role "
+        "train), and add --invite"
+    )
 
 
 def _other(there: RunConfig, here: RunConfig) -> str:

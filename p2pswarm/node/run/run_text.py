@@ -16,14 +16,15 @@ from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.documents import load_documents
 from p2pswarm.data.epoch_corpus import ordered
 from p2pswarm.data.mixture import mixed
-from p2pswarm.data.sources import TOKENIZER_FILE, row_files
-from p2pswarm.data.text_files import load_corpus
+from p2pswarm.data.sources import TOKENIZER_FILE, files_of
+from p2pswarm.data.text_files import load_corpus, remarks_on_split
 from p2pswarm.data.text_stream import streamed
 from p2pswarm.data.token_corpus import learnt_texts, load_tokenised, sources_of
 from p2pswarm.data.tokenizer import (
     FILE_BYTES_MAX,
     Tokenizer,
     hub_tokenizer,
+    kept_tokenizer,
     read_tokenizer,
     train_tokenizer,
 )
@@ -44,6 +45,17 @@ def describe(corpus: Corpus, tokenizer: Tokenizer | None) -> str:
         return f"{files}: {size_bytes:,} bytes, read as they are needed"
     unit = "bytes" if tokenizer is None else f"tokens (of {tokenizer.size:,})"
     return f"{files}: {len(corpus.train):,} {unit} to train on, {len(corpus.held_out):,} held out"
+
+
+def remarks(config: NodeConfig, tokenizer: Tokenizer | None) -> list[str]:
+    """What is passed over, guessed or converted of a run's text and tokenizer, a line each."""
+    lines, train = list[str](), config.train
+    for part in train.parts:
+        if part.data is not None:
+            found = files_of(part.data, train.suffixes)
+            lines += found.lines(tokenised=tokenizer is not None)
+            lines += [] if found.rows else remarks_on_split(found, train.held_out_share)
+    return [*lines, *(tokenizer.remarks if tokenizer else ())]
 
 
 def tokenizer_of(config: NodeConfig) -> Tokenizer | None:
@@ -70,7 +82,7 @@ def _found_tokenizer(config: NodeConfig) -> Tokenizer:
     )
     name = f"{mark.hex()[:KEY_DIGITS]}.train-{size}.{TOKENIZER_FILE}"
     places = [folder / name for folder in (config.state, _cache(train)) if folder is not None]
-    tokenizer = next((read_tokenizer(place) for place in places if place.is_file()), None)
+    tokenizer = next((kept_tokenizer(place) for place in places if place.is_file()), None)
     if tokenizer is None and train.resume:
         tokenizer = _of_checkpoints(train.resume, size)
     if tokenizer is None:
@@ -123,20 +135,15 @@ def read_corpus(config: NodeConfig, tokenizer: Tokenizer | None = None) -> Corpu
 def _read_text(train: TrainConfig, run: RunConfig, tokenizer: Tokenizer | None) -> Corpus:
     """One text."""
     assert train.data is not None, "the command line requires it"
+    found = files_of(train.data, train.suffixes)
     shape, seed, cache = (run.batch.rows, run.model.sequence_length), run.seed, _cache(train)
     if run.batch.samples == "streamed":
         return streamed(train, tokenizer, seed=seed, shape=shape)
     if tokenizer is not None:
         return load_tokenised(sources_of(train), tokenizer, cache=cache, seed=seed, shape=shape)
-    if files := row_files(train.data):
-        return load_documents(train, files, cache=cache, seed=seed, shape=shape)
-    return load_corpus(
-        train.data,
-        suffixes=train.suffixes,
-        held_out_share=train.held_out_share,
-        seed=seed,
-        shape=shape,
-    )
+    if found.rows:
+        return load_documents(train, found.paths, cache=cache, seed=seed, shape=shape)
+    return load_corpus(found, held_out_share=train.held_out_share, seed=seed, shape=shape)
 
 
 def _cache(train: TrainConfig) -> Path:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.files import Written, write_target
-from p2pswarm.checkpoint.names import slug
+from p2pswarm.checkpoint.weights_name import AVERAGE_ENDING
 from p2pswarm.models.blocks import block_count, make_blocks, stage_blocks
 from p2pswarm.models.compute.flat_parameters import (
     digest_of,
@@ -24,13 +24,11 @@ from p2pswarm.models.compute.flat_parameters import (
     shared_in,
     state_of,
 )
-from p2pswarm.models.compute.inference import AVERAGE_ENDING
 from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import run_to_json
-from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, Span
-from p2pswarm.tensors.state_tree import piece_spans
+from p2pswarm.tensors.flat_layout import ITEM_BYTES
 
 HEADER_BYTES = 8 << 10  # the run's settings and the header's frame, at most
 AVERAGE = 3  # its place in the state
@@ -60,7 +58,7 @@ def model_size(run: RunConfig) -> ModelSize:
 def state_sizes(run: RunConfig) -> list[StateSize]:
     """The size of each stage's state."""
     layouts = [layout_of(run, stage_blocks(run, stage)) for stage in range(run.stages)]
-    return [StateSize(_spans(layout), layout.item_bytes) for layout in layouts]
+    return [StateSize.of(layout) for layout in layouts]
 
 
 def named_weights(
@@ -76,7 +74,7 @@ def named_weights(
         numbers = stage_blocks(run, stage)
         layout = layout_of(run, numbers)
         state = state_of(snapshot.data, run)
-        if digest_of(state, _spans(layout)) != snapshot.digest:
+        if digest_of(state, StateSize.of(layout).spans) != snapshot.digest:
             raise BadMessage(f"the weights of stage {stage} are not those that were agreed on")
         values, shared = state[AVERAGE if average else 0], shared_in(run, numbers)
         for tensor in layout.tensors:
@@ -89,19 +87,6 @@ def named_weights(
             if tensor.name == shared:
                 tied[tensor.name] = parameter
             yield tensor.name, parameter
-
-
-def _spans(layout: FlatLayout) -> list[Span]:
-    """Return where the pieces of a stage's state lie."""
-    return piece_spans(layout.length, whole=layout.row_blocks())
-
-
-def weights_name(path: Path, run: RunConfig, step: int) -> Path:
-    """The path of a run's weights of a step: `path` with the run's name and the step in its name.
-
-    So a run that is started again does not come to the file of the run before.
-    """
-    return path.with_name(f"{path.stem}-{slug(run.name)}-step-{step}{path.suffix}")
 
 
 def write_run(path: Path, run: RunConfig, snapshots: Sequence[Snapshot]) -> Written:

@@ -27,12 +27,13 @@ from p2pswarm.net.cards.node_cards import CardContents
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.os.addresses import Scope, believable
-from p2pswarm.net.os.local_network import family_of
+from p2pswarm.net.os.local_network import family_of, is_here
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.node.stack.addresses import given, relays
 from p2pswarm.node.stack.known_cards import KnownCards
 from p2pswarm.reach.nat.announcement import (
+    PEERS_HERE,
     Announcement,
     Announcer,
     ReachabilityEvents,
@@ -126,13 +127,12 @@ async def _listen_elsewhere(
         try:
             await endpoint.listen(Address(host, network.relay_port))
         except Unusable as error:
-            raise Unusable(f"network.relay_port: {error}{_remedy(network.relay_port)}") from error
+            raise Unusable(f"network.relay_port: {error}") from error
     if network.relay_web:
         web_socket = await asyncio.to_thread(importlib.import_module, "p2pswarm.net.os.web_socket")
-        at = Address(host, network.relay_web)
-        listener = web_socket.WebListener(at, endpoint.accept, network.relay_certificate)
+        upgrade = await blocks.enter_async_context(web_socket.WebUpgrade(network.relay_certificate))
         try:
-            await blocks.enter_async_context(listener)
+            await endpoint.listen(Address(host, network.relay_web), upgrade)
         except Unusable as error:
             raise Unusable(f"network.relay_web: {error}{_remedy(network.relay_web)}") from error
 
@@ -147,6 +147,7 @@ def _remedy(port: int) -> str:
 
 
 MEMBERS = ("stage", "trainer")
+OTHERS_S = 10.0  # a first round of dial-backs is over then
 SPARE_RELAYS = 1  # if the road between two members fails, a third one joins them
 
 
@@ -246,6 +247,9 @@ class ReachabilityService:
         self._said: CardContents | None = None
         self._say: Callable[[str], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._others: asyncio.TimerHandle | None = None
+        self._looked = False
+        """True after the first look for peers on other machines: some come a moment later."""
         self._loop = asyncio.get_running_loop()
         self._announcer = Announcer(
             fixed=self._fixed(),
@@ -271,6 +275,9 @@ class ReachabilityService:
         """Say in a line what is known, now and whenever it changes."""
         self._say = say
         self._tell()
+        network = self._config.network
+        if self._alone and not network.announce and not network.relays:
+            say(self._news.lone_line(f"from this machine alone: it listens on {self._bound.host}"))
 
     async def run(self) -> None:
         """Find out, until cancelled."""
@@ -297,11 +304,24 @@ class ReachabilityService:
         reach.on_change, reach.on_link = changed, self._on_link
         for link in self._endpoint.links():
             self._on_link(link)
+        self._look_for_others()
         try:
             await reach.run()
         finally:
+            if self._others is not None:
+                self._others.cancel()
             if self._timer is not None:
                 self._timer.cancel()
+
+    def _look_for_others(self) -> None:
+        """Say why nothing is known, once there are peers and all of them are on this machine."""
+        self._others = self._loop.call_later(OTHERS_S, self._look_for_others)
+        if self._looked and self._say is not None:
+            peers = [link.remote.host for link in self._endpoint.links()]
+            line = self._news.lone_line(PEERS_HERE) if peers and all(map(is_here, peers)) else ""
+            if line:
+                self._say(line)
+        self._looked = True
 
     def _on_relays(self) -> None:
         self._view.look_again()

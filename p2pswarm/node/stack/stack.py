@@ -22,7 +22,7 @@ from p2pswarm.discovery.gossip.directory_io import RunDirectory
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.net.guard.file_budget import files_wanted, fitted, shortage
+from p2pswarm.net.guard.file_budget import files_wanted, fitted, refusal, shortage, web_files
 from p2pswarm.net.os.addresses import least_scope
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.net.os.system_limits import raise_file_limit
@@ -78,7 +78,8 @@ async def open_stack(
         bulk_connections=config.network.bulk_connections,
         background_share=config.network.state_share,
     )
-    transport = within_files(wanted, circuit_files(config))
+    beside = circuit_files(config) + (web_files(wanted) if config.network.relay_web else 0)
+    transport = within_files(wanted, beside, passing=passing)
     share = transport.links_max / wanted.links_max
     net = SocketNet()
     async with (
@@ -99,6 +100,7 @@ async def open_stack(
             )
             rng = Random(os.urandom(32))
             async with Dht(rpc, identity, limits, rng, time.time) as dht:
+                endpoint.on_down = lambda link: dht.on_link_end(link.peer)
                 DialBackServer(rpc, net, endpoint.seen_at, time.time)
                 await _join(endpoint, dht, through)
                 cards = KnownCards(endpoint)
@@ -116,14 +118,19 @@ async def open_stack(
                         task.cancel()
 
 
-def within_files(transport: TransportConfig, beside: int = 0) -> TransportConfig:
+def within_files(
+    transport: TransportConfig, beside: int = 0, *, passing: bool = False
+) -> TransportConfig:
     """The same settings, with limits that fit into the files that this process may open.
 
-    `beside`: how many files something else takes; where all are too few, it gets fewer, too.
+    `beside`: how many files something else takes; where all are too few, it gets fewer, too. Raises
+    Unusable if they are too few for a node that stays, that is, one that is not `passing`.
     """
     files = raise_file_limit(files_wanted(transport) + beside)
+    if not passing and (why := refusal(files, transport, beside)):
+        raise Unusable(why)
     possible = fitted(transport, files, beside)
-    if possible is not transport:
+    if possible is not transport and not passing:
         log.warning("%s", shortage(files, transport, beside))
     return possible
 

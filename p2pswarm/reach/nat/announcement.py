@@ -224,6 +224,10 @@ def _dialled(found: Finding) -> bool:
     return _trusted(found)
 
 
+PEERS_HERE = (
+    "not known: all peers are on this machine, where a dial proves nothing; p2pswarm doctor "
+    "--bootstrap HOST:PORT asks one elsewhere"
+)
 ASSUMED = ", as one network of peers says"
 DOCTOR = "p2pswarm doctor tells what to change"
 
@@ -250,6 +254,13 @@ class ReachabilityEvents:
             return ""
         self._said = line
         return line
+
+    def lone_line(self, why: str) -> str:
+        """The line that says why nothing is known; empty if something is."""
+        if self._said:
+            return ""
+        self._said = f"reachable: {why}"
+        return self._said
 
 
 def reachable_line(belief: Belief, port: int) -> str:

@@ -32,6 +32,7 @@ from p2pswarm.base.tasks import Closing, OwnedTasks
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.endpoint.preface import PUNCH_PREFACE_BYTES, PUNCH_TOKEN_BYTES, punch_preface
+from p2pswarm.net.guard.connection_limits import HandshakeSlots
 from p2pswarm.net.link.path import Path, PathCandidate, PathKind
 from p2pswarm.net.os.base import Connection, Listener, Net
 from p2pswarm.net.rpc.base import Rpc, Stream
@@ -41,7 +42,7 @@ from p2pswarm.reach.punch.limits import WINDOW_S, PunchBackOff, PunchLimits
 from p2pswarm.reach.punch.messages import Offer, Punch
 from p2pswarm.reach.punch.observed_addresses_io import OutsideView, SealVerifier
 
-ARRIVALS_MAX = 16  # connections that arrive at once at a port of an attempt
+ARRIVALS_MAX = 16  # connections at a port of an attempt that have not greeted; a crowd gives way
 
 
 class FirstConnection:
@@ -108,7 +109,9 @@ class PunchAttempt(Closing):
         """Work that goes on while the attempt does, and ends with it."""
         self._news = asyncio.Event()
         self._over = asyncio.Event()
-        self._arrivals = 0
+        self._slots = HandshakeSlots(ARRIVALS_MAX, 0)
+        self._arrivals: dict[int, asyncio.Task[None]] = {}
+        """Those that have not greeted, by their tickets."""
 
     async def __aenter__(self) -> Self:
         self.tasks.spawn(self._pump())
@@ -162,14 +165,17 @@ class PunchAttempt(Closing):
     async def _accept(self, listener: Listener) -> None:
         while True:
             connection = await listener.accept()
-            if self._arrivals < ARRIVALS_MAX:
-                self._arrivals += 1
-                self.tasks.spawn(self._answer(connection, greeted=False), self._on_answer)
-            else:
-                connection.close()
+            ticket, displaced = self._slots.enter(connection.remote.host)
+            if displaced is not None:
+                self._arrivals[displaced].cancel()
+            work = self._answer(connection, greeted=False)
+            end = partial(self._leave, ticket, connection)
+            self._arrivals[ticket] = self.tasks.spawn(work, end)
 
-    def _on_answer(self) -> None:
-        self._arrivals -= 1
+    def _leave(self, ticket: int, connection: Connection) -> None:
+        self._slots.leave(ticket)
+        if self._arrivals.pop(ticket).cancelled():
+            connection.close()  # if the task never ran, nobody else does
 
     async def _answer(self, connection: Connection, *, greeted: bool) -> None:
         try:

@@ -1,4 +1,4 @@
-"""AccessGate: who may take part in one closed run, as one member knows it.
+"""AccessGate: whom the owner of one run has invited, as one member knows it.
 
 Units:   `now_s` seconds since 1970, UTC, by this machine's clock.
 """
@@ -23,6 +23,14 @@ from p2pswarm.run.access.messages import (
 
 UNINVITED = "this run is closed: ask its owner for an invitation (p2pswarm invite)"
 OTHER_ROLE = "this invitation is for another role: ask the run's owner for one (p2pswarm invite)"
+STRANGER = (
+    "a stranger may compute in this run, and nothing else: ask its owner for an invitation "
+    "(p2pswarm invite --role train)"
+)
+NOBODY_INVITES = (
+    "a stranger may compute in this run, and nothing else: its trainer can invite to more if it "
+    "keeps a `state` folder"
+)
 REVOKED = "this invitation was revoked by the run's owner: ask for another (p2pswarm invite)"
 
 
@@ -32,9 +40,18 @@ class RunDoor:
 
     run: bytes
     owner: bytes
-    """The owner's public key."""
+    """The owner's public key; empty: nobody can invite to this run."""
     founder: bytes
     """The peer id of the trainer that made the run: it needs no token."""
+    open: bool = False
+    """Peers without a token take part, too: they may do what needs no role."""
+
+    @property
+    def uninvited(self) -> str:
+        """Return why a peer without a token may not do something."""
+        if not self.open:
+            return UNINVITED
+        return STRANGER if self.owner else NOBODY_INVITES
 
 
 V = TypeVar("V")
@@ -48,10 +65,10 @@ class _Proven:
 
 
 class AccessGate:
-    """The members of one closed run.
+    """The peers that the owner of one run has invited.
 
     It is told the tokens that peers show and the owner's access lists, and says whom to refuse and
-    why.
+    why. In a closed run they are all members; in an open one, those that are no strangers.
     """
 
     def __init__(
@@ -87,7 +104,7 @@ class AccessGate:
         if peer == self.door.founder:
             return self._founder_refusal()
         if token is None:
-            return UNINVITED
+            return "" if self.door.open else UNINVITED
         known = self._proven.get(peer)
         if known is None or known.token != token:
             self._check(token, peer)
@@ -109,7 +126,7 @@ class AccessGate:
             return self._founder_refusal()
         known = self._proven.get(peer)
         if known is None:
-            return self._reasons.get(peer, UNINVITED)
+            return self._reasons.get(peer, self.door.uninvited)
         refusal = self._refusal_of(known.serial, known.token.grant, peer, now_s)
         if not refusal and not known.token.grant.roles & needed:
             refusal = OTHER_ROLE
@@ -120,7 +137,7 @@ class AccessGate:
         if self._me == self.door.founder:
             return self._founder_refusal()
         if self.token is None:
-            return UNINVITED
+            return "" if self.door.open else UNINVITED
         grant = self.token.grant
         return self._refusal_of(serial_of(grant), grant, self._me, now_s)
 

@@ -1,4 +1,4 @@
-"""Calls and handlers of a closed run, for its members alone: implements `Rpc` on top of another.
+"""Calls and handlers of a run, for those whom its owner lets: implements `Rpc` on top of another.
 
 Units:   seconds; `clock` gives those since 1970.
 """
@@ -44,19 +44,30 @@ MEMBER = Access.SERVE | Access.TRAIN
 
 @dataclass(frozen=True, slots=True)
 class RoleRules:
-    """Which roles a message needs; any server or trainer will do for one that is not named."""
+    """Which roles a message needs."""
 
     asked_by: Mapping[type[Message], Access] = field(default_factory=dict)
     """The roles of which its sender needs one; none at all: everybody may send it."""
     asked_of: Mapping[type[Message], Access] = field(default_factory=dict)
     """The roles of which its receiver needs one."""
+    others: Access = MEMBER
+    """The roles for a message that is not named, both ways."""
+
+    def sender(self, asked: type[Message]) -> Access:
+        """Return the roles of which the sender of a message needs one."""
+        return self.asked_by.get(asked, self.others)
+
+    def receiver(self, asked: type[Message]) -> Access:
+        """Return the roles of which the receiver of a message needs one."""
+        return self.asked_of.get(asked, self.others)
 
 
 class GuardedRpc(ForwardingRpc, Closing):
-    """The calls of one closed run. Use it in an `async with`; its end leaves the run.
+    """The calls of one run. Use it in an `async with`; its end leaves the run.
 
-    Before the first call to a peer, both show their tokens. Every handler that is registered here
-    first asks the gate whether its caller may. A stream ends when its peer is no member any more.
+    Before the first call to a peer that needs a role of either, both show their tokens. Every
+    handler that is registered here first asks the gate whether its caller may. A stream ends when
+    its peer is no member any more.
     """
 
     def __init__(
@@ -101,12 +112,12 @@ class GuardedRpc(ForwardingRpc, Closing):
     async def call(self, to: Contact, request: Message, timeout_s: float) -> Message:
         """As `Rpc.call`; a peer that has forgotten our token is shown it again."""
         due_s = self._loop.time() + timeout_s
-        await self._meet(to, type(request), timeout_s)
+        await self.meet(to, type(request), timeout_s)
         try:
             with self._forgetting(to):
                 return await self._rpc.call(to, request, due_s - self._loop.time())
         except NotAdmitted:
-            await self._meet(to, type(request), due_s - self._loop.time())
+            await self.meet(to, type(request), due_s - self._loop.time())
         with self._forgetting(to):
             return await self._rpc.call(to, request, due_s - self._loop.time())
 
@@ -116,7 +127,7 @@ class GuardedRpc(ForwardingRpc, Closing):
     ) -> AsyncIterator[Stream]:
         """As `Rpc.open_stream`."""
         due_s = None if timeout_s is None else self._loop.time() + timeout_s
-        await self._meet(to, type(opening), timeout_s)
+        await self.meet(to, type(opening), timeout_s)
         left_s = None if due_s is None else due_s - self._loop.time()
         try:
             with self._forgetting(to):
@@ -166,10 +177,7 @@ class GuardedRpc(ForwardingRpc, Closing):
 
     def _check(self, peer: PeerId, asked: type[Message]) -> None:
         """Raise NotAdmitted unless a peer may ask this."""
-        refusal = self.gate.refusal(
-            peer.raw, self._rules.asked_by.get(asked, MEMBER), self._clock()
-        )
-        if refusal:
+        if refusal := self.gate.refusal(peer.raw, self._rules.sender(asked), self._clock()):
             raise NotAdmitted(refusal)
 
     def _on_shown(self, peer: PeerId, shown: ShowToken) -> TokenShown:
@@ -188,16 +196,19 @@ class GuardedRpc(ForwardingRpc, Closing):
         self._known.has(peer.raw, told.access.version)
         return AccessKnown(self.gate.known.version)
 
-    async def _meet(self, to: Contact, asked: type[Message], timeout_s: float | None) -> None:
+    async def meet(self, to: Contact, asked: type[Message], timeout_s: float | None) -> None:
         """Be sure that a peer has taken our token, and may be asked; raises NotAdmitted if not."""
+        needed = self._rules.receiver(asked)
+        if not needed and not self._rules.sender(asked):
+            return  # neither of us needs to be known
         self._check_own()
-        peer, needed = _peer(to), self._rules.asked_of.get(asked, MEMBER)
-        if not self._met(peer):
+        peer = _peer(to)
+        if not self._met(peer, needed):
             limit_s = SHOW_S if timeout_s is None else min(SHOW_S, timeout_s)
             lock = self._showing.setdefault(peer, asyncio.Lock())
             try:
                 async with within(limit_s, f"token shown to {to.address}"), lock:
-                    if not self._met(peer):
+                    if not self._met(peer, needed):
                         await self._show(to, limit_s)
             finally:
                 if not lock.locked():
@@ -205,8 +216,10 @@ class GuardedRpc(ForwardingRpc, Closing):
         if refusal := self.gate.refusal(peer, needed, self._clock()):
             raise NotAdmitted(f"{to.address} may not be asked that: {refusal}")
 
-    def _met(self, peer: bytes) -> bool:
-        return self._known.shown(peer) and not self.gate.refusal(peer, ANY, self._clock())
+    def _met(self, peer: bytes, needed: Access) -> bool:
+        """Return whether a peer has shown enough, and was shown our token."""
+        needed = needed if self.gate.door.open else ANY
+        return self._known.shown(peer) and not self.gate.refusal(peer, needed, self._clock())
 
     async def _show(self, to: Contact, timeout_s: float) -> None:
         own, peer = self.gate.token, _peer(to)
@@ -282,12 +295,13 @@ class GuardedRpc(ForwardingRpc, Closing):
                 f"this node's invitation is good until {day(until)}: ask the run's owner to renew "
                 "it (p2pswarm renew)"
             )
-        if (asked := self._known.to_ask(now_s, self.gate.members)) is not None:
+        owned = bool(self.gate.door.owner)  # else there is no list that anybody could have
+        if owned and (asked := self._known.to_ask(now_s, self.gate.members)) is not None:
             self._tasks.spawn(self._ask(asked))
         if self._timer is not None:
             self._timer.cancel()
         waits = [LOOK_S]
-        if (ask_s := self._known.next_deadline_s()) is not None:
+        if owned and (ask_s := self._known.next_deadline_s()) is not None:
             waits.append(ask_s - now_s)
         if (end_s := self.gate.next_deadline_s()) is not None:
             waits.append(end_s - unix_s + 1.0)

@@ -8,10 +8,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.chain.actions import Persist, Reply
-from p2pswarm.run.chain.chain import BrokenRecord, Chain, ChainHead, check_next
+from p2pswarm.run.chain.chain import WINDOW, BrokenRecord, Chain, ChainHead, check_next
 from p2pswarm.run.chain.messages import (
+    TERM_EVERY_S,
+    TERM_JUMP_MAX,
     Accepted,
     Denial,
     Denied,
@@ -73,6 +76,7 @@ class ChainAcceptor:
         self._heard_s = -math.inf
         self._standing = 0
         self._mute = False
+        self._terms = TokenBucket(TERM_EVERY_S, TERM_JUMP_MAX)
         self._actions: list[Persist | Reply] = []
 
     def actions(self) -> list[Persist | Reply]:
@@ -132,6 +136,8 @@ class ChainAcceptor:
                 return Denial.CALM
             if sender not in (self.coordinator, self.voter.peer) and self.calm(now_s):
                 return Denial.CALM
+            if not self._terms.take(now_s, self._rise(message.term)):
+                return Denial.JUMP
             self._keep(message)
         self._follow(sender, now_s)
         return Promise(
@@ -156,8 +162,10 @@ class ChainAcceptor:
             if register.accepted != record:
                 return Denial.CONFLICT
         elif rank > register.rank:
-            if refusal := self._refusal(message):
+            if (refusal := self._refusal(message)) is not None:
                 return refusal
+            if not self._terms.take(now_s, self._rise(message.term)):
+                return Denial.JUMP
             self._keep(message)
         self._follow(sender, now_s)
         return self._accepted()
@@ -176,7 +184,12 @@ class ChainAcceptor:
                     check_next(self._chain.genesis, head, record)
                 except BrokenRecord:
                     return Denial.INVALID
-        return None
+                return None
+        # whoever leads next has to find the records in between, and whoever holds them
+        ahead = record.height - self._chain.head.height
+        if ahead == 0:
+            return Denial.INVALID  # our newest record is decided, and it follows another one
+        return Denial.JUMP if ahead > WINDOW else None
 
     def _heads(self) -> list[ChainHead]:
         accepted = self.register.accepted
@@ -187,6 +200,8 @@ class ChainAcceptor:
             return Denial.STRANGER
         if message.term < self.register.promised:
             return Denial.TERM
+        if not self._terms.left(now_s, self._rise(message.term)):
+            return Denial.JUMP
         self._follow(sender, now_s)
         return self._accepted()
 
@@ -197,6 +212,14 @@ class ChainAcceptor:
             return Denial.TERM
         self._heard_s = -math.inf
         return self._accepted()
+
+    def _rise(self, term: int) -> int:
+        """How far a term is above all that this voter knows of.
+
+        Terms are few, and there is none after the last. A trainer that could name any of them could
+        end the run with one message.
+        """
+        return max(0, term - max(self.register.promised, self._chain.head.term))
 
     def _knows(self, sender: bytes, run: bytes) -> bool:
         """Return whether the sender may lead this run, and this voter may vote."""

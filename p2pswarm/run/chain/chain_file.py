@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.base.files import private_opener, sync_folder
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.chain_log import (
@@ -60,7 +61,9 @@ class ChainFile:
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(path, "a+b", buffering=0)  # noqa: SIM115, PTH123 - closed by `close`
+            file = open(  # noqa: SIM115 - closed by `close`
+                path, "a+b", buffering=0, opener=private_opener
+            )
         except OSError as error:
             raise _refused(path, error) from error
         try:
@@ -112,7 +115,7 @@ class ChainFile:
             file.truncate(0)
             file.write(log_header(genesis.run, memory))
             os.fsync(file.fileno())
-            _sync_folder(path)
+            sync_folder(path.parent)
             found = memory
         return found
 
@@ -162,16 +165,6 @@ def _lock(file: BinaryIO, path: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise Unusable(f"{path} is in use by another node: give each node its own") from error
-
-
-def _sync_folder(path: Path) -> None:
-    """Have the file's name on the disk, too; Windows does it by itself."""
-    if os.name != "nt":
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _refused(path: Path, error: OSError) -> Unusable:

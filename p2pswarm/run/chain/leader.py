@@ -23,6 +23,7 @@ from p2pswarm.run.chain.actions import (
 from p2pswarm.run.chain.chain import BrokenRecord, ChainHead, Genesis, check_next
 from p2pswarm.run.chain.electorate import Votes, is_majority
 from p2pswarm.run.chain.messages import (
+    TERM_JUMP_MAX,
     Accepted,
     Denial,
     Denied,
@@ -36,6 +37,7 @@ from p2pswarm.run.chain.record import CommitRecord, VoterId, authentic, digest
 
 HEARTBEAT_S = 1.0  # a standby waits for four of them, a voter is calm for three
 RESEND_S = 1.0  # calls are reliable while a link lasts: this is for links that were lost
+WITHDRAWAL = 4  # so many times it is proposed to voters of which no majority answers any more
 PATIENCE = 10  # so many times a record is proposed, a second apart, before people are told
 Electorate = tuple[VoterId, ...]
 
@@ -270,13 +272,18 @@ class Leader:
         self._ask_to_accept()
 
     def _ask_to_accept(self) -> None:
-        """A leader that has slept may be denied by all others.
+        """Ask those first whose yes binds the next leader to nothing that cannot be decided.
 
-        What its own voter alone had accepted, the next leader would have to propose again.
+        A leader that has slept may be denied by all others: what its own voter alone had accepted,
+        the next leader would have to propose again. The same holds of voters that the record leaves
+        out, while those that it names may be dead.
         """
         if record := self.pending:
             message = Propose(self._genesis.run, self.attempt.term, record)
-            self._ask_own_voter_last(message, record.electorates, self._accepted)
+            own = [voter for voter in record.voters if voter.peer == self.attempt.peer]
+            enough = is_majority(record.voters, self._accepted.keys() | set(own))
+            electorates = record.electorates if enough else [record.voters]
+            self._ask_own_voter_last(message, electorates, self._accepted)
 
     def _ask_own_voter_last(
         self, message: Message, electorates: Sequence[Electorate], yes: Mapping[VoterId, object]
@@ -293,6 +300,20 @@ class Leader:
         self._tries = 0 if self.pending is None else self._tries + 1
         if self._tries == PATIENCE:
             self._actions.append(VotesMissing(self.silent))
+        elif self._tries >= WITHDRAWAL and self._only_new_voters_lack():
+            self._over(self.attempt.term, "the voters that its record names are gone")
+
+    def _only_new_voters_lack(self) -> bool:
+        """Return whether the voters that the record names are lost, and those before them are not.
+
+        In a higher term another record may take its place, unless a voter that answers has it.
+        """
+        record, lost = self.pending, self.votes.lost
+        if record is None:
+            return False
+        there = [v for voters in record.electorates for v in voters if v.peer not in lost]
+        before = is_majority(record.voters_before, there)
+        return before and not is_majority(record.voters, there)
 
     def _counted(self, sender: bytes, answer: Accepted) -> None:
         record = self.pending
@@ -317,7 +338,9 @@ class Leader:
     def _denied(self, sender: bytes, answer: Denied) -> None:
         voter = VoterId(sender, answer.memory)
         if answer.promised > self.attempt.term:
-            self._over(answer.promised, "a voter has promised a higher term")
+            # one voter could name the last of all terms: none would be left to this trainer
+            promised = min(answer.promised, self.attempt.term + TERM_JUMP_MAX)
+            self._over(promised, "a voter has promised a higher term")
         elif answer.asked == self.attempt.term and answer.why == Denial.CONFLICT:
             self._over(self.attempt.term, "a voter has another record in this place: a fork")
         elif answer.asked == self.attempt.term and voter not in self._promises:

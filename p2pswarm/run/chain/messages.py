@@ -16,6 +16,10 @@ from p2pswarm.run.messages.field_limits import Height, Peer, RunId, Term
 ATTEMPT_BYTES = 16  # drawn for each attempt, so that no two attempts are taken for one
 
 
+TERM_JUMP_MAX = 2**20  # at once: what 16 trainers without a majority take in nine days
+TERM_EVERY_S = 0.5  # on average: of 16 trainers each takes one in 12 s, when nobody can lead
+
+
 class Denial(IntEnum):
     """Why a voter said no."""
 
@@ -29,6 +33,11 @@ class Denial(IntEnum):
     """It has accepted another record in this place under the same term: somebody lies."""
     INVALID = 4
     """The record is not signed by a trainer, or breaks a rule."""
+    JUMP = 5
+    """The term, or the height, is further above what the voter knows than trainers can have come.
+
+    It fetches the records that it lacks.
+    """
 
 
 @message(81)

@@ -6,9 +6,9 @@ Errors:  Fork and BrokenRecord for what a peer sent: what the acceptor has said 
 
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.chain.acceptor import ChainAcceptor
-from p2pswarm.run.chain.actions import Action, Followed, Persist, Reply
+from p2pswarm.run.chain.actions import Action, Fetch, Followed, Persist, Reply
 from p2pswarm.run.chain.chain_log import Restored
-from p2pswarm.run.chain.messages import Denied, HandOver, Heartbeat, Propose
+from p2pswarm.run.chain.messages import Denial, Denied, HandOver, Heartbeat, Propose
 from p2pswarm.run.chain.record import CommitRecord, VoterId
 
 
@@ -67,7 +67,10 @@ class ChainVoter:
         self.acceptor.receive(sender, message, now_s)
         answers = self.acceptor.actions()
         self._actions += answers
-        if any(isinstance(a, Reply) and isinstance(a.message, Denied) for a in answers):
+        replies = [action.message for action in answers if isinstance(action, Reply)]
+        for denied in (reply for reply in replies if isinstance(reply, Denied)):
+            if denied.why == Denial.JUMP and sender != self.acceptor.voter.peer:
+                self._actions.append(Fetch(sender, self.learner.chain.head.height))
             return False
         if isinstance(message, Propose | Heartbeat) and message.term > self.led_by[1]:
             self.led_by = sender, message.term

@@ -71,6 +71,8 @@ class Saving(Message):
     """Of the whole state."""
     failed: Reason
     """Why nothing is saved; empty while the file is being written."""
+    refused: bool = False
+    """The sender's owner does not let it write there."""
 
 
 @message(111)

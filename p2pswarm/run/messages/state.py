@@ -25,6 +25,18 @@ class FetchPieces(Message):
     stage: Stage
 
 
+@message(118)
+@dataclass(frozen=True, slots=True)
+class FetchSaved(Message):
+    """Opens the stream on which a member asks the coordinator for what the run begins with.
+
+    It follows `Assigned` with `loads`, where the member may not open the checkpoint itself.
+    """
+
+    run: RunId
+    stage: Stage
+
+
 @message(89)
 @dataclass(frozen=True, slots=True)
 class AskPiece(Message):

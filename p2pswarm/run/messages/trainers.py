@@ -9,6 +9,7 @@ from p2pswarm.run.messages.field_limits import (
     TRAINERS_MAX,
     VOTERS_MAX,
     CardBytes,
+    Height,
     IncarnationNumber,
     Peer,
     RunId,
@@ -98,6 +99,10 @@ class WhoLeads(Message):
     run: RunId
     unheard_in: IncarnationNumber | None = None
     """The sender's, in which it hears nothing from its coordinator; None: it only asks."""
+    address: Annotated[str, Size(300)] = ""
+    """Where the sender is dialled, as in `Join`: its vote may be needed. Empty: it has none."""
+    records: Height = 0
+    """How many decided records its voter knows, as in `Join`."""
 
 
 @message(105)

@@ -4,12 +4,14 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from p2pswarm.base.ids import Contact
 from p2pswarm.base.signal import Signal
 from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.piece_download import DownloadLimits, PieceDownload
-from p2pswarm.tensors.flat_layout import Span
+from p2pswarm.tensors.flat_layout import FlatLayout, Span
+from p2pswarm.tensors.state_tree import piece_spans
 
 STILL = DownloadLimits(versions=0)
 
@@ -22,6 +24,11 @@ class StateSize:
     """Of its pieces."""
     item_bytes: Sequence[int]
     """Of an element of each tensor: weights, first and second moments, perhaps an average."""
+
+    @classmethod
+    def of(cls, layout: FlatLayout) -> Self:
+        """The size of a stage whose parameters lie like this."""
+        return cls(piece_spans(layout.length, whole=layout.row_blocks()), layout.item_bytes)
 
     @property
     def values(self) -> int:

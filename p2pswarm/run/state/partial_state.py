@@ -19,12 +19,15 @@ import hashlib
 import shutil
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from io import FileIO
 from pathlib import Path
 
 from p2pswarm.base.errors import NotSaved
+from p2pswarm.base.files import private_opener
 
 MAGIC = b"p2pswarm pieces 1\n"
+_private_file = partial(FileIO, opener=private_opener)
 _HEAD = struct.Struct(">Q32s")
 SLOT_HEAD_BYTES = _HEAD.size
 HASH_BYTES = 32
@@ -115,7 +118,7 @@ class PartialFile:
         self,
         path: Path,
         layout: PartialLayout,
-        open_file: Callable[[Path, str], FileIO] = FileIO,
+        open_file: Callable[[Path, str], FileIO] = _private_file,
         free: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
     ) -> None:
         """`open_file`: without a buffer, because pieces are large; `free`: bytes of a disk."""

@@ -20,7 +20,7 @@ BF16 = "bf16"
 ALL = "cuda:all"
 KINDS = ("cuda", "cpu")  # what torch's sharding has collectives for; cpu: to try it
 MEMINFO = Path("/proc/meminfo")
-KIB, MIB = 1 << 10, 1 << 20
+KIB, MIB, GB = 1 << 10, 1 << 20, 1e9
 GRAPH_MIB = 1_024  # of a host, which other processes need as well
 GRAPH_SHARE = 0.5  # of a GPU; the rest: what a forward needs for a moment, codecs, other programs
 ROOM_SHARE = 0.5  # of a GPU: the rest of it; of a host: other programs
@@ -86,10 +86,14 @@ def _check(setting: str, names: tuple[str, ...], gpus: int) -> None:
 
 
 def free_bytes(device: torch.device, meminfo: Path = MEMINFO) -> int | None:
-    """The free memory of a CUDA device by its driver, or of the host by its kernel (Linux only)."""
+    """The free memory of a CUDA device by its driver, or of the host by its kernel (Linux only).
+
+    What torch has taken from the driver and does not use is free, too.
+    """
     if device.type == "cuda":
         with contextlib.suppress(RuntimeError):  # a device that is lost has other errors to tell
-            return int(torch.cuda.mem_get_info(device)[0])
+            cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+            return int(torch.cuda.mem_get_info(device)[0]) + cached
         return None
     if device.type != "cpu":
         return None

@@ -26,6 +26,7 @@ from p2pswarm.trainer.coordinator.silence import Silence
 from p2pswarm.trainer.coordinator.step_end import StepEnd
 from p2pswarm.trainer.members.blame import Blame, FailedAttempt, UnreachablePairs
 from p2pswarm.trainer.members.membership import Membership
+from p2pswarm.trainer.members.probation import Probation
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import Loaded, RunBegun
 from p2pswarm.trainer.step.ledger import CountResult
@@ -65,7 +66,8 @@ class Coordinator:
         )
         self._reductions = Reductions(former=start.former, ends=config.tied_ends)
         self.admission = Admission(run, config.stages, self.members, start)
-        self.silence = Silence(self.members)
+        self._probation = Probation(start.averaged)
+        self.silence = Silence(self.members, self._probation)
         """It hears of each word before the word is acted on."""
         self._balance = Balance(config, self.members)
         self._blame = Blame(self.members, config.stages, config.tied_ends)
@@ -81,6 +83,7 @@ class Coordinator:
             pairs=self._pairs,
             coverage=self._coverage,
             balance=self._balance,
+            probation=self._probation,
         )
         self._incarnations = Incarnations(
             config,
@@ -248,9 +251,11 @@ class Coordinator:
 
     def on_handoff(self, to: Incarnation, note: Handed, now_s: float) -> None:
         """A microbatch was handed to the member `to`."""
-        alive = self.members.alive(to) is not None
-        self._step.on_handoff(to, note, alive=alive)
-        self._follow_change(Change.NOTHING if alive else Change.ATTEMPTS, now_s)
+        member = self.members.alive(to)
+        self._step.on_handoff(to, member.stage if member else None, note, now_s)
+        if self._due_s is not None and self._step.stealing.next_look_s < self._due_s:
+            self._due_s = None
+        self._follow_change(Change.NOTHING if member else Change.ATTEMPTS, now_s)
 
     def on_count(self, by: Incarnation, note: Counted, now_s: float) -> None:
         """A server has a microbatch in its sum, or has passed its gradient on."""
@@ -380,6 +385,7 @@ class Coordinator:
         spares = partial(self.admission.spares, step=self.step)
         for one in self.silence.to_evict(*waiting_for, spares, now_s):
             reason = "it is silent, and the step waits for it"
+            self._probation.on_death(one.peer, now_s)
             effects += self._incarnations.evict(one, reason, now_s)
         effects += self._step_end.on_deadline(now_s)
         for one, reason in self.admission.overdue(now_s):
@@ -387,6 +393,8 @@ class Coordinator:
         if self._step.phase is Phase.FILLING:
             for failed in self._step.late(now_s):
                 effects += self._attempt_failed(failed, now_s)
+            if now_s >= self._step.stealing.next_look_s:
+                effects += self._give_up_stalled(now_s)
         if lost := self._coverage.unserved.hopeless(now_s):
             effects += self._step_end.finish(lost, failed=True)
         effects.actions += self._coverage.unserved.overdue(now_s, self.step)
@@ -405,6 +413,7 @@ class Coordinator:
                 self._blame.servers.next_deadline_s(now_s),
                 reduction.deadline_s if reduction is not None else None,
                 self._step.in_flight.next_deadline_s(now_s) if filling else None,
+                self._step.stealing.next_look_s if filling else None,
             ]
             self._due_s = min(time_s for time_s in times if time_s is not None)
         return self._due_s
@@ -454,12 +463,24 @@ class Coordinator:
         reports = self._blame.on_attempt_failure(failed, now_s)
         return Effects([*reports], Change.ATTEMPTS | Change.BLAME)
 
+    def _give_up_stalled(self, now_s: float) -> Effects:
+        """Give up what waits at a server that is far slower than idle ones of its stage.
+
+        If it has counted nothing, the step does without it: its averaging would wait, too.
+        """
+        holders = self._step.give_up_stalled(self.members.ready, now_s)
+        if holders is None:
+            return Effects()
+        reports = [one for each in holders for one in self._blame.on_stall(each, now_s)]
+        return Effects([*reports], Change.ATTEMPTS | Change.BLAME)
+
     def _end_unfenced(self, now_s: float) -> Effects:
         """Evict the members that have not answered a fence, unless they may come back."""
         effects = Effects()
         for one in self._step.fences.overdue(now_s):
             if not self.silence.may_come_back(one, now_s):
                 self._step.fences.on_timeout(one)
+                self._probation.on_death(one.peer, now_s)
                 effects += self._incarnations.evict(one, "it did not answer a fence", now_s)
         self._step.fences.wait_longer(now_s)
         return effects
@@ -520,6 +541,7 @@ class Coordinator:
         gathers = self._step.phase is Phase.GATHERING
         if gathers and not self.members.unserved_stages(self._config.min_replicas):
             self._step.phase = Phase.FILLING
+            self._probation.prove(one.incarnation.peer for one in self.members.ready())
             return Effects([RunBegun()], Change.PHASE | Change.BEGUN)
         return None
 

@@ -15,6 +15,7 @@ from p2pswarm.trainer.coordinator.changes import Change, Effects
 from p2pswarm.trainer.coordinator.silence import Silence
 from p2pswarm.trainer.members.blame import Blame, UnreachablePairs
 from p2pswarm.trainer.members.membership import Member, Membership
+from p2pswarm.trainer.members.probation import Probation
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import MemberLost, SumKept, SumVoided
 from p2pswarm.trainer.step.reduction import Reductions
@@ -35,6 +36,7 @@ class MemberRecords:
     pairs: UnreachablePairs
     coverage: StageCoverage
     balance: Balance
+    probation: Probation
 
 
 class Incarnations:
@@ -83,8 +85,11 @@ class Incarnations:
         self, one: Incarnation, reason: str, now_s: float, *, returns: bool
     ) -> Effects:
         """A member's stream ended; `returns`: it may be back in a moment, with its sum."""
-        if not self._members.alive(one):
+        member = self._members.alive(one)
+        if member is None:
             return Effects()
+        if member.ready and one not in self._members.leaving:
+            self._records.probation.on_death(one.peer, now_s)
         return Effects([act.Evict(one, reason)]) + self._end(one, reason, now_s, returns=returns)
 
     def on_probe_answer(self, one: Incarnation, reason: str | None, now_s: float) -> Effects | None:
@@ -283,9 +288,17 @@ class Incarnations:
         member = self._members.of_peer(peer)
         if member is None or member.incarnation in self._step.ledger.counting:
             return False  # the step waits for what it holds
-        return self._blame.servers.avoided(peer, now_s) or bool(
-            self._records.pairs.unreachable_from(member)
+        return (
+            self._blame.servers.avoided(peer, now_s)
+            or bool(self._records.pairs.unreachable_from(member))
+            or self._on_probation(member, now_s)
         )
+
+    def _on_probation(self, member: Member, now_s: float) -> bool:
+        ready = [one.incarnation.peer for one in self._members.ready(member.stage)]
+        ledger = self._step.ledger
+        counted = ledger.counted_in(member.stage) / max(1, ledger.size)
+        return self._records.probation.holds(member.incarnation.peer, ready, counted, now_s)
 
     def _returned(self, one: Incarnation) -> bool:
         """Return whether a newcomer has a sum of this step, and waits for no digest."""

@@ -10,9 +10,11 @@ from heapq import heappop, heappush
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.trainers import SILENCE_S
 from p2pswarm.trainer.members.membership import Membership
+from p2pswarm.trainer.members.probation import Probation
 from p2pswarm.trainer.step.reduction import Reduction
 from p2pswarm.trainer.step.step import Step
 
+NEWCOMER_SILENT_S = 1.2  # two words may be missing: its sum of the step is small
 SILENT_S = 2.5  # four words may be missing, or one may be sent again by TCP: 0.2 + 0.4 + 0.8 s
 LEARNED_MAX_S = 8.0  # whoever pauses for longer holds all others up for more than its sum is worth
 SILENT_MAX_S = 15.0  # then its link ends anyway
@@ -20,6 +22,7 @@ SAID_AGAIN_S = 1.0  # the load is told each second
 NOT_HEARD_S = 3.0  # a standby says each second who hears nothing from the coordinator
 LEARNED = 2.0  # times the longest pause from which it came back
 FORGOTTEN = 0.9  # what is left of a learned pause at each look, some seconds apart
+LATELY_S = 0.75  # a member says a word each half second
 LOOK_AGAIN_S = 1.0  # a silent member may become the one that everybody waits for
 
 
@@ -34,7 +37,7 @@ class Silence:
 
     Python holds up a member's event loop for moments (an import, the first use of a device). A
     member that came back from a pause, evicted or not, may be silent twice as long the next time,
-    8 s at most.
+    8 s at most. One that was in no decided step yet has half the time: it has little to lose.
 
     A member that hears nothing from the coordinator is as good as silent. It says so itself with
     its load, if only the way to it is cut. A trainer that was stopped finds such words of all in
@@ -43,8 +46,9 @@ class Silence:
     nothing: it may be on its road for as long as a link is cut.
     """
 
-    def __init__(self, members: Membership) -> None:
+    def __init__(self, members: Membership, probation: Probation) -> None:
         self._members = members
+        self._probation = probation
         self._heard_s: dict[Incarnation, float] = {}
         self._deaf_s: dict[Incarnation, float] = {}
         """Time at which a standby said last that a member hears nothing from us."""
@@ -95,7 +99,8 @@ class Silence:
     def limit_s(self, peer: bytes) -> float:
         """Return how long a peer may be silent."""
         learned_s = LEARNED * self._longest_s.get(peer, 0.0)
-        return min(LEARNED_MAX_S, max(SILENT_S, learned_s))
+        least_s = SILENT_S if self._probation.proven(peer) else NEWCOMER_SILENT_S
+        return min(LEARNED_MAX_S, max(least_s, learned_s))
 
     def silent(self, one: Incarnation, now_s: float) -> bool:
         """Return whether nothing has come from a member for too long, or nothing gets to it."""
@@ -166,6 +171,9 @@ class Silence:
         assert member is not None, "only the living are waited for"
         others = [one.incarnation for one in self._members.ready(member.stage)]
         others += spares(member.stage)
+        if not self._probation.proven(silent.peer):  # it may be early: our network may have failed
+            heard_s = (self._heard_s.get(one, -math.inf) for one in others)
+            return any(now_s < time_s + LATELY_S for time_s in heard_s)
         return not all(self.silent(one, now_s) for one in others)
 
     def _forget(self, peer: bytes) -> None:

@@ -71,6 +71,7 @@ class StepEnd:
         self._blame = records.blame
         self._balance = records.balance
         self._pairs = records.pairs
+        self._probation = records.probation
         self._deciding: tuple[Reduction, Decided] | None = None
 
     def on_reduction(
@@ -232,6 +233,7 @@ class StepEnd:
         if self._blame.servers.pardoned():
             effects.changes |= Change.BLAME
         self._pairs.on_averaging(one.peer for one in reduction.stages)
+        self._probation.prove(one.peer for one in reduction.stages)
         rate = learning_rate(self._config, step.number)
         effects.actions.append(to_decide(step, reduction, decided, rate))
         return effects

@@ -3,6 +3,7 @@
 Source:  docs/checkpoints.md.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,7 +23,7 @@ from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.settings.config import CheckpointConfig, RunConfig
 from p2pswarm.settings.parser import run_to_json
-from p2pswarm.trainer.reports.reports import CheckpointFailed, CheckpointProgress
+from p2pswarm.trainer.reports.reports import CheckpointFailed, CheckpointProgress, StateFetched
 
 WRITERS = 2  # of each stage: one may die, and its disk with it
 SECOND_COPY_S = 5.0  # how long a whole checkpoint waits for the copies that are still being written
@@ -43,6 +44,15 @@ class AskToSave:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveHere:
+    """Action: fetch the state of a stage and write its file, which none of its servers may."""
+
+    stage: int
+    version: int
+    head: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class WriteManifest:
     """Action: write records and manifest."""
 
@@ -51,7 +61,15 @@ class WriteManifest:
     stages: tuple[SavedStage, ...]
 
 
-CheckpointAction = AskToSave | WriteManifest | Checkpointed | CheckpointFailed | CheckpointProgress
+CheckpointAction = (
+    AskToSave
+    | SaveHere
+    | WriteManifest
+    | Checkpointed
+    | CheckpointFailed
+    | CheckpointProgress
+    | StateFetched
+)
 
 
 @dataclass(slots=True)
@@ -62,6 +80,8 @@ class _Writer:
     size: int = 0
     saved: SavedStage | None = None
     failed: str = ""
+    refused: bool = False
+    """Its owner does not let it write to the target."""
 
     @property
     def writing(self) -> bool:
@@ -76,12 +96,22 @@ class _Pending:
     head: bytes
     begun_s: float
     writers: dict[Incarnation, _Writer] = field(default_factory=dict)
+    spare: dict[int, list[Incarnation]] = field(default_factory=dict)
+    """Holders of each stage that were not asked; they are where a writer's owner forbids it."""
+    here: dict[int, _Writer] = field(default_factory=dict)
+    """The stages whose files this trainer writes itself."""
     whole_s: float | None = None
     """Time at which the last stage got its first file."""
     publishing: bool = False
 
+    def spare_stage(self, member: Incarnation) -> int | None:
+        return next((stage for stage, some in self.spare.items() if member in some), None)
+
+    def all_writers(self) -> list[_Writer]:
+        return [*self.writers.values(), *self.here.values()]
+
     def stages_saved(self) -> set[int]:
-        return {w.stage for w in self.writers.values() if w.saved is not None}
+        return {w.stage for w in self.all_writers() if w.saved is not None}
 
 
 class Checkpoints:
@@ -91,6 +121,9 @@ class Checkpoints:
     while training goes on. When each stage has a file, the manifest is written, and only then is
     the version saved. One checkpoint is written at a time. Whatever fails costs one checkpoint and
     nothing else: no step waits for it.
+
+    A member opens no target that its owner does not allow. Where none of a stage may write, this
+    trainer fetches the stage's state and writes it; the steps stand still while it does.
     """
 
     def __init__(self, cut: Sequence[range], every_steps: int, last: int, first: int = 0) -> None:
@@ -102,6 +135,10 @@ class Checkpoints:
         """The newest version that is known to be saved; at first, the one the run began with."""
         self._now: _Pending | None = None
         self._next: tuple[int, bytes, Holders] | None = None
+        self._refusing: set[Incarnation] = set()
+        """Members whose owners do not let them write to the target."""
+        self._told: frozenset[int] = frozenset()
+        """The stages of which people know that their servers may not write."""
         self._watched = False
         self._progress_due_s = float("-inf")
         self._actions: list[CheckpointAction] = []
@@ -168,16 +205,45 @@ class Checkpoints:
         if note.written > writer.written:
             writer.heard_s = now_s
         writer.written, writer.size, writer.failed = note.written, note.size, note.failed
+        writer.refused = note.refused
+        if note.refused:
+            self._refusing.add(by)
+            self._ask_another(writer.stage, now_s)
         self._judge(now_s)
 
     def on_end(self, member: Incarnation, now_s: float) -> None:
         """A member is gone; a file that it has finished counts all the same."""
+        self._refusing.discard(member)
         checkpoint = self._now
+        if checkpoint is not None and (stage := checkpoint.spare_stage(member)) is not None:
+            checkpoint.spare[stage].remove(member)
         if checkpoint is None or (writer := checkpoint.writers.get(member)) is None:
             return
         if writer.writing:
             writer.failed = "its server is lost"
             self._judge(now_s)
+
+    def on_own_file(self, version: int, saved: SavedStage, now_s: float) -> None:
+        """This trainer's own file of a stage is whole."""
+        if (writer := self._own_writer(version, saved.stage)) is not None:
+            writer.saved, writer.size = saved, saved.digest.size
+            self._judge(now_s)
+
+    def on_own_failure(self, version: int, stage: int, reason: str, now_s: float) -> None:
+        """This trainer could not write a stage itself."""
+        if (writer := self._own_writer(version, stage)) is not None:
+            writer.failed = reason
+            self._judge(now_s)
+
+    def on_later_version(self, version: int, now_s: float) -> bool:
+        """The run has gone on before its state could be fetched; whether anything ends by that.
+
+        Servers said too late that they may not write. From now on that is known beforehand.
+        """
+        if self._now is None or self._now.version != version or self._now.publishing:
+            return False
+        self._end(now_s)
+        return True
 
     def on_manifest(self, version: int, place: str, now_s: float) -> None:
         """The manifest is written."""
@@ -219,22 +285,50 @@ class Checkpoints:
             return None
         return checkpoint.writers.get(by)
 
+    def _own_writer(self, version: int, stage: int) -> _Writer | None:
+        checkpoint = self._now
+        if checkpoint is None or checkpoint.version != version or checkpoint.publishing:
+            return None
+        return checkpoint.here.get(stage)
+
     def _begin(self, version: int, head: bytes, holders: Holders, now_s: float) -> None:
         checkpoint = self._now = _Pending(version, head, now_s)
         for stage, members in enumerate(holders):
-            for member in members[:WRITERS]:
+            willing = [member for member in members if member not in self._refusing]
+            for member in willing[:WRITERS]:
                 checkpoint.writers[member] = _Writer(stage, now_s)
+            checkpoint.spare[stage] = willing[WRITERS:]
+            if members and not willing:
+                self._save_here(checkpoint, stage)
         self._actions += [AskToSave(member, version, head) for member in checkpoint.writers]
         self._judge(now_s)
+
+    def _ask_another(self, stage: int, now_s: float) -> None:
+        """Have another holder of a stage write in place of one that may not."""
+        checkpoint = self._now
+        assert checkpoint is not None, "one of its writers has spoken"
+        if checkpoint.spare[stage]:
+            member = checkpoint.spare[stage].pop(0)
+            checkpoint.writers[member] = _Writer(stage, now_s)
+            self._actions.append(AskToSave(member, checkpoint.version, checkpoint.head))
+
+    def _save_here(self, checkpoint: _Pending, stage: int) -> None:
+        checkpoint.here[stage] = _Writer(stage, math.inf)
+        self._actions.append(SaveHere(stage, checkpoint.version, checkpoint.head))
+        if stage not in self._told:
+            self._told |= {stage}
+            self._actions.append(StateFetched(stage))
 
     def _judge(self, now_s: float) -> None:
         """End what cannot be finished; write the manifest when there is nothing to wait for."""
         checkpoint = self._now
         assert checkpoint is not None, "something was said about it"
-        writers = checkpoint.writers.values()
         for stage in range(len(self._cut)):
-            of_stage = [w for w in writers if w.stage == stage]
+            of_stage = [w for w in checkpoint.all_writers() if w.stage == stage]
             if all(w.failed for w in of_stage):
+                if stage not in checkpoint.here and any(w.refused for w in of_stage):
+                    self._save_here(checkpoint, stage)
+                    continue
                 reasons = "; ".join(dict.fromkeys(w.failed for w in of_stage))
                 why = reasons or "no server holds it"
                 self.on_manifest_failure(
@@ -248,11 +342,12 @@ class Checkpoints:
             return
         if checkpoint.whole_s is None:
             checkpoint.whole_s = now_s
-        if now_s >= checkpoint.whole_s + SECOND_COPY_S or not any(w.writing for w in writers):
+        writing = any(w.writing for w in checkpoint.all_writers())
+        if now_s >= checkpoint.whole_s + SECOND_COPY_S or not writing:
             self._publish(checkpoint, now_s)
 
     def _publish(self, checkpoint: _Pending, now_s: float) -> None:
-        saved = [w.saved for w in checkpoint.writers.values() if w.saved is not None]
+        saved = [w.saved for w in checkpoint.all_writers() if w.saved is not None]
         try:
             stages = joined(saved, self._cut)
         except NotSaved as error:
@@ -262,7 +357,7 @@ class Checkpoints:
         self._actions.append(WriteManifest(checkpoint.version, checkpoint.head, stages))
 
     def _report_progress(self, checkpoint: _Pending) -> None:
-        writers = checkpoint.writers.values()
+        writers = checkpoint.all_writers()
         self._actions.append(
             CheckpointProgress(
                 checkpoint.version,

@@ -1,24 +1,32 @@
 """Checkpoints in the making: carries out what the rules of `checkpoints` ask for."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
-from p2pswarm.base.errors import NotSaved, Unusable
+from p2pswarm.base.errors import NotSaved, SwarmError, Unusable
 from p2pswarm.base.signal import Signal
-from p2pswarm.checkpoint.checkpoint_io import on_thread
+from p2pswarm.checkpoint.checkpoint_io import on_thread, save_stage
+from p2pswarm.checkpoint.checkpoint_manifest import SavedStage
 from p2pswarm.checkpoint.compatibility import Wanted
+from p2pswarm.checkpoint.digests import PIECE_BYTES
+from p2pswarm.checkpoint.names import CheckpointId
 from p2pswarm.checkpoint.retention import prune
-from p2pswarm.checkpoint.writer import write_manifest
+from p2pswarm.checkpoint.writer import StageToSave, write_manifest
 from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.checkpoint import Saved, SaveState, Saving
+from p2pswarm.run.state.base import Snapshot
+from p2pswarm.run.state.host_state import StateSize
+from p2pswarm.tensors.flat_layout import FlatLayout
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator_io.checkpoints import (
     AskToSave,
     ChainMark,
     Checkpoints,
     SavedChain,
+    SaveHere,
     SavingPlan,
     WriteManifest,
     manifest_of,
@@ -28,6 +36,13 @@ from p2pswarm.trainer.reports.actions import SeekCopy
 from p2pswarm.trainer.reports.reports import CheckpointFailed, NewestCopy
 
 TRIES_MAX = 3  # to save the last version: a step may be decided meanwhile
+FETCH_S = 3600.0  # for the state of one stage: 36 GB at 100 Mbit/s
+
+
+async def in_pieces(state: memoryview) -> AsyncGenerator[memoryview]:
+    """A state as a file's writer takes it."""
+    for start in range(0, len(state), PIECE_BYTES):
+        yield state[start : start + PIECE_BYTES]
 
 
 class CheckpointsIo:
@@ -40,9 +55,10 @@ class CheckpointsIo:
         coordinator: Coordinator,
         chain: SavedChain,
         tell: Callable[[Incarnation, Message], None],
+        fetch: Callable[[int, StateSize], Awaitable[Snapshot]],
         tasks: asyncio.TaskGroup,
     ) -> None:
-        """`tell`: send a message on a member's stream."""
+        """`tell`: send a message on a member's stream; `fetch`: download the state of a stage."""
         run = context.run
         self._chain = chain
         self._marks: dict[int, ChainMark] = {}
@@ -51,6 +67,10 @@ class CheckpointsIo:
         self._plan = plan
         self._coordinator = coordinator
         self._tell = tell
+        self._fetch = fetch
+        self._own: dict[asyncio.Task[None], None] = {}
+        """The files that this trainer writes itself."""
+        self._layouts: dict[int, FlatLayout] = {}
         self._tasks = tasks
         self._rules = Checkpoints(
             [stage_blocks(run, stage) for stage in range(run.stages)],
@@ -120,6 +140,8 @@ class CheckpointsIo:
     def close(self) -> None:
         """Ask for nothing more."""
         self._closed = True
+        for task in self._own:
+            task.cancel()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -150,6 +172,10 @@ class CheckpointsIo:
                         target = self._plan.config.target
                         order = SaveState(self._context.run_id, version, head, target)
                         self._tell(writer, order)
+                    case SaveHere():
+                        task = self._tasks.create_task(self._save_here(action))
+                        self._own[task] = None
+                        task.add_done_callback(lambda done: self._own.pop(done, None))
                     case WriteManifest():
                         self._tasks.create_task(self._publish(action))
                     case _:
@@ -166,6 +192,46 @@ class CheckpointsIo:
         self._timer = None
         self._rules.on_deadline(self._now_s())
         self._pump()
+
+    async def _save_here(self, order: SaveHere) -> None:
+        """Write a stage's file, from the state that its servers give."""
+        try:
+            saved = await self._fetched(order)
+        except (SwarmError, TimeoutError) as error:
+            reason = str(error) or "its state did not come in time"
+            self._rules.on_own_failure(order.version, order.stage, reason, self._now_s())
+        else:
+            if saved is not None:
+                self._rules.on_own_file(order.version, saved, self._now_s())
+            elif self._rules.on_later_version(order.version, self._now_s()):
+                self.save_now()
+        self._pump()
+
+    async def _fetched(self, order: SaveHere) -> SavedStage | None:
+        """The file of a stage; None if the run has gone on to another version before."""
+        plan, run, stage = self._plan, self._context.run, order.stage
+        blocks = stage_blocks(run, stage)
+        if (layout := self._layouts.get(stage)) is None:  # else the steps stand still at once
+            layout = self._layouts[stage] = await on_thread(lambda: layout_of(run, blocks))
+        async with asyncio.timeout(FETCH_S):
+            state = await self._fetch(stage, StateSize.of(layout))
+        if state.version != order.version:
+            return None
+
+        async def agreed() -> bytes:
+            return state.digest
+
+        what = StageToSave(
+            id=CheckpointId(run.name, self._context.run_id, order.version, order.head),
+            stage=stage,
+            stages=run.stages,
+            blocks=blocks,
+            layout=layout,
+            agreed=agreed,
+        )
+        return await save_stage(
+            plan.store, what, in_pieces(state.data), plan.identity.peer_id.short
+        )
 
     async def _publish(self, action: WriteManifest) -> None:
         plan, context, version = self._plan, self._context, action.version

@@ -1,11 +1,12 @@
 """One term of a trainer as coordinator: keeps every member's stream, and does what is decided."""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from p2pswarm.base.errors import BadMessage, NoRoute, SwarmError, Unusable
+from p2pswarm.base.errors import BadMessage, NoRoute, NotServing, SwarmError, Unusable
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.base.machine import Machine
 from p2pswarm.base.signal import Signal
@@ -17,7 +18,7 @@ from p2pswarm.progress.events import Report
 from p2pswarm.run.member_view import Incarnation, contact
 from p2pswarm.run.messages.checkpoint import LoadState
 from p2pswarm.run.messages.membership import Join, Leaving, MayLeave, MoveTo, PrepareStage, StandsBy
-from p2pswarm.run.messages.state import FetchPieces
+from p2pswarm.run.messages.state import FetchPieces, FetchSaved
 from p2pswarm.run.messages.trainers import Trainers, Unheard
 from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.host_state import HostState, StateSize
@@ -26,6 +27,7 @@ from p2pswarm.trainer.balance.balance_reports import OrderedMove, OrderedPrepara
 from p2pswarm.trainer.balance.move_preparation import StopPreparing
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart
+from p2pswarm.trainer.coordinator_io.checkpoint_donor_io import CheckpointDonor
 from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
 from p2pswarm.trainer.coordinator_io.checkpoints_io import CheckpointsIo, newest_copy
 from p2pswarm.trainer.coordinator_io.connections import Connections, MemberConnection
@@ -128,13 +130,14 @@ class CoordinatorIo:
         """Has checkpoints written, if the run has a target."""
         if (plan := context.saving) is not None:
             self.keeper = CheckpointsIo(
-                context, plan, self.coordinator, owner.chain, self._say_to, tasks
+                context, plan, self.coordinator, owner.chain, self._say_to, self.state, tasks
             )
         self._proving: asyncio.Task[None] | None = None
         if start.provable:
             self._proving = tasks.create_task(self._prove())
         self._load: LoadState | None = None
         self._loading: list[Incarnation] = []
+        self._donor = CheckpointDonor(context.run)
         self._pumping = False
         self.moved = Signal()
         """Fired whenever the coordinator was told something."""
@@ -143,6 +146,7 @@ class CoordinatorIo:
     def on_decision(self, step: int) -> None:
         """The voters have accepted the record of a step."""
         self.coordinator.on_decision(step, self.now_s())
+        self._donor.close()  # what the run began with is of no use to anybody any more
         self.pump()
 
     def load_from(self, order: LoadState) -> None:
@@ -151,6 +155,15 @@ class CoordinatorIo:
         for member in self._loading:
             self._connections.say(member, order)
         self.pump()
+
+    async def give_saved(self, stream: Stream, asked: FetchSaved) -> None:
+        """Give a member the state that the run begins with; it may not open the checkpoint."""
+        order, member = self._load, self.coordinator.members.of_peer(stream.peer.raw)
+        if order is None or order.source.version != self.coordinator.step:
+            raise NotServing("no state is loaded now")
+        if member is None or member.stage != asked.stage:
+            raise NotServing("only a member of the stage may ask for its state")
+        await self._donor.serve(stream, asked.stage, order)
 
     def _on_card(self, peer: bytes) -> None:
         self.coordinator.on_card(peer, self._context.cards.of(peer))
@@ -262,6 +275,47 @@ class CoordinatorIo:
         """Return whether nothing has come from a member for too long."""
         return self.coordinator.silence.silent(member, self.now_s())
 
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Reduce no step in this block: somebody fetches the weights of one version."""
+        self.coordinator.keep_still(self.now_s(), still=True)
+        try:
+            yield
+        finally:
+            self.coordinator.keep_still(self.now_s(), still=False)
+            self.pump()
+
+    async def state(self, stage: int, size: StateSize) -> Snapshot:
+        """Download the state of a stage from its servers; the steps stand still meanwhile.
+
+        Errors: NoRoute where nobody has the weights.
+        """
+        with self.standing_still():
+            coordinator, run = self.coordinator, self._context.run_id
+            digests = coordinator.admission.digests
+            while (digest := digests.known(stage, step := coordinator.step)) is None:
+                self._holders(stage)
+                await self.moved.wait()
+            state = HostState(size, step, digest, self.moved)
+            download = Download(self._context.rpc, FetchPieces(run, stage), state)
+
+            def donors() -> tuple[Contact, ...]:
+                usable = tuple(one for one in self._holders(stage) if state.usable(one))
+                if not usable:
+                    raise NoRoute(
+                        f"all servers of stage {stage} gave weights that are not the stage's"
+                    )
+                return usable
+
+            await download.run(donors, lambda: state.rules.complete)
+            return state.snapshot()
+
+    def _holders(self, stage: int) -> tuple[Contact, ...]:
+        members = self.coordinator.members.ready(stage)
+        if not members:
+            raise NoRoute(f"stage {stage} has no server left that holds its weights")
+        return tuple(contact(member.record) for member in members)
+
     def _say_to(self, member: Incarnation, message: Message) -> None:
         self._connections.say(member, message)
         self.pump()
@@ -280,6 +334,7 @@ class CoordinatorIo:
     def _close(self) -> None:
         self.coordinator.close()
         self._watch_no_more()
+        self._donor.close()
         if self.keeper is not None:
             self.keeper.close()
         if self._proving is not None:
@@ -407,46 +462,12 @@ WEIGHTS_S = 3600.0  # to download the state of one stage
 
 
 async def download_weights(
-    context: TrainerContext, coordination: CoordinatorIo, sizes: Sequence[StateSize]
+    coordination: CoordinatorIo, sizes: Sequence[StateSize]
 ) -> list[Snapshot]:
     """The state of every stage, all of one version: no step is reduced before they are here.
 
     Errors: NoRoute where nobody has a stage's weights; TimeoutError where they do not come.
     """
-    coordinator = coordination.coordinator
-    coordinator.keep_still(coordination.now_s(), still=True)
-    try:
-        async with asyncio.timeout(WEIGHTS_S * len(sizes)):
-            return [
-                await _state(context, coordination, stage, size) for stage, size in enumerate(sizes)
-            ]
-    finally:
-        coordinator.keep_still(coordination.now_s(), still=False)
-        coordination.pump()
-
-
-async def _state(
-    context: TrainerContext, coordination: CoordinatorIo, stage: int, size: StateSize
-) -> Snapshot:
-    coordinator, moved = coordination.coordinator, coordination.moved
-
-    def servers() -> tuple[Contact, ...]:
-        members = coordinator.members.ready(stage)
-        if not members:
-            raise NoRoute(f"stage {stage} has no server left that holds its weights")
-        return tuple(contact(m.record) for m in members)
-
-    while (digest := coordinator.admission.digests.known(stage, step := coordinator.step)) is None:
-        servers()
-        await moved.wait()
-    state = HostState(size, step, digest, moved)
-    download = Download(context.rpc, FetchPieces(context.run_id, stage), state)
-
-    def donors() -> tuple[Contact, ...]:
-        usable = tuple(one for one in servers() if state.usable(one))
-        if not usable:
-            raise NoRoute(f"all servers of stage {stage} gave weights that are not the stage's")
-        return usable
-
-    await download.run(donors, lambda: state.rules.complete)
-    return state.snapshot()
+    async with asyncio.timeout(WEIGHTS_S * len(sizes)):
+        with coordination.standing_still():
+            return [await coordination.state(stage, size) for stage, size in enumerate(sizes)]

@@ -49,3 +49,5 @@ class TrainerContext:
     """Makes the digests of what the run begins with; None: what its members say is believed."""
     text_lost: Callable[[Unusable], None] = raised
     """Called when samples cannot be read any more; what it does not raise is waited for."""
+    may_vote: Callable[[bytes], bool] = lambda _server: True
+    """Whether a server may be named as a voter: in an open run not all may."""

@@ -59,11 +59,11 @@ class KnownTrainers:
             known = self._trainers.setdefault(contact.peer.raw, _Known(contact, 0.0))
             known.contact = contact
 
-    def on_voter(self, peer: bytes, address: str) -> None:
-        """A voter of the run asks us to take it, from this address: we may need its vote."""
-        where = Whereabouts(peer, address).contact
-        if where is not None and peer != self._me:
-            self._voters[peer] = where
+    def on_voter(self, voter: Whereabouts) -> None:
+        """A voter of the run asks us to take it, or who leads: we may need its vote."""
+        contact = voter.contact
+        if contact is not None and voter.peer != self._me:
+            self._voters[voter.peer] = contact
 
     def find(self, peer: bytes) -> Contact | None:
         """Return where a trainer or a voter is dialled, as far as this trainer was told."""

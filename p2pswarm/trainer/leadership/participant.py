@@ -27,6 +27,7 @@ from p2pswarm.run.member_view import contact
 from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.membership import Join, StandsBy
 from p2pswarm.run.messages.run import Finished, OtherVersion, RunOver
+from p2pswarm.run.messages.state import FetchSaved
 from p2pswarm.run.messages.trainers import Enlist, Whereabouts, WhoLeads
 from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.host_state import StateSize
@@ -134,6 +135,7 @@ class Trainer:
         context.rpc.serve_stream(Join, self._attend)
         context.rpc.serve_stream(Enlist, self._enlist)
         context.rpc.serve_unary(WhoLeads, self._who_leads)
+        context.rpc.serve_stream(FetchSaved, self._give_saved)
         self._refusals = RefusalNotices(context.rpc, context.report)
         self._stack.callback(context.cards.watch(self._on_card))
         if place.leads_at_once:
@@ -217,28 +219,33 @@ class Trainer:
         """Download the state of every stage from its servers; the steps stand still meanwhile."""
         if self._coordination is None:
             raise ValueError("another trainer leads the run")
-        return await download_weights(self._context, self._coordination, sizes)
+        return await download_weights(self._coordination, sizes)
 
     async def _attend(self, stream: Stream, join: Join) -> None:
         """A member joins: only the coordinator takes it."""
         self._check_run(join.run)
-        if stream.peer.raw in self._seat.voters:
-            self._roll.on_voter(stream.peer.raw, join.address)
+        self._on_seeker(Whereabouts(stream.peer.raw, join.address), join.records)
         if self._coordination is None:
-            self._catch_up(stream.peer, join)
             self._handover.on_knock(stream.peer.raw, join)
             await self._handover.wait_to_lead()
         if self._coordination is None:
             await stream.send(self._standing())
             return
         await self._coordination.attend(stream, join)
+        if stream.peer.raw in self._seat.voters:  # by now; it may know who leads instead
+            self._roll.on_voter(Whereabouts(stream.peer.raw, join.address))
         self._doubt(stream.peer.raw)
 
-    def _catch_up(self, peer: PeerId, join: Join) -> None:
-        """A server that seeks a coordinator may know more than this trainer, which was away."""
-        where = Whereabouts(peer.raw, join.address).contact
-        if where is not None and join.records > self._seat.learner.chain.head.height:
-            self._node.overhear(where)
+    def _on_seeker(self, server: Whereabouts, records: int) -> None:
+        """A server seeks its coordinator: it may vote, or know more than a trainer that was away.
+
+        A standby that was started again has this from nobody else while the coordinator is silent.
+        """
+        if server.peer in self._seat.voters:
+            self._roll.on_voter(server)
+        behind = records > self._seat.learner.chain.head.height
+        if behind and self._coordination is None and (contact := server.contact) is not None:
+            self._node.overhear(contact)
 
     async def _enlist(self, stream: Stream, enlist: Enlist) -> None:
         self._check_run(enlist.run)
@@ -257,8 +264,15 @@ class Trainer:
             raise
         self._doubt(stream.peer.raw)
 
+    async def _give_saved(self, stream: Stream, asked: FetchSaved) -> None:
+        self._check_run(asked.run)
+        if self._coordination is None:
+            raise NotServing("another trainer leads the run")
+        await self._coordination.give_saved(stream, asked)
+
     def _who_leads(self, peer: PeerId, question: WhoLeads) -> StandsBy:
         self._check_run(question.run)
+        self._on_seeker(Whereabouts(peer.raw, question.address), question.records)
         self._handover.on_search(peer.raw, question.unheard_in)
         return self._standing()
 

@@ -20,7 +20,7 @@ from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.known_trainers import KnownTrainers, longest_serving
 from p2pswarm.trainer.leadership.rollback import Rollback
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.reports import CannotGoBack
+from p2pswarm.trainer.reports.reports import CannotGoBack, VotesAlone
 
 SPARE_S = 5.0  # servers join a new coordinator within a second, most of them: wait for a spare
 AT_ONCE = 4  # a takeover takes two: dead voters are replaced, then missing ones added; and twice
@@ -84,6 +84,8 @@ class Proposals:
         self._seat = seat
         self._roll = roll
         self._changes = VoterChanges()
+        self._told = False
+        """True if people know that only this trainer votes though others stand by."""
         self._next: Callable[[float], None] | None = None
         """Proposal that waits until the record under way is decided."""
 
@@ -142,9 +144,19 @@ class Proposals:
             return  # the usual case, in which nobody has to be met
         decide = voters_only(leader.head, self._context.run.stages)
         record = as_voters(self._following(decide, leader, coordination))
+        if record.voters == voters and len(voters) == 1:
+            self._tell_alone(coordination)
         if self._changes.due(voters, record.voters, lost, now_s):
             self._changes.on_proposal(now_s)
             self._seat.propose(self._signed(record), now_s)
+
+    def _tell_alone(self, coordination: CoordinatorIo) -> None:
+        """Tell people, once, that a standby can take over only if more may vote."""
+        ready = coordination.coordinator.members.ready()
+        barred = not all(self._context.may_vote(member.incarnation.peer) for member in ready)
+        if barred and self._roll.standbys and not self._told:
+            self._told = True
+            self._context.report(VotesAlone())
 
     def meet(self, coordination: CoordinatorIo) -> list[bytes]:
         """Let those hear of us who may become voters; the servers among them, best ones first."""
@@ -157,6 +169,7 @@ class Proposals:
             for peer in longest_serving(
                 [(m.incarnation.number, m.incarnation.peer) for m in some], voters
             )
+            if self._context.may_vote(peer)
         ]
         self._seat.meet((*self._roll.standbys, *servers))
         return servers

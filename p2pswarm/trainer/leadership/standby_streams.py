@@ -19,6 +19,7 @@ from p2pswarm.run.messages.run import Finished
 from p2pswarm.run.messages.trainers import ALIVE_S, SILENCE_S, Alive, Enlist, Trainers
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.known_trainers import PAUSE_S, CoordinatorSearch, KnownTrainers
+from p2pswarm.trainer.reports.reports import StandbyTaken
 
 HEARD_S = 2.0  # for the last word to reach a standby
 
@@ -151,6 +152,7 @@ class CoordinatorStream:
         self._seat, self._node = seat, node
         self._roll = roll
         self._over = over
+        self._report = context.report
         self._tasks = tasks
         self._search = CoordinatorSearch()
         self._task: asyncio.Task[None] | None = None
@@ -214,6 +216,7 @@ class CoordinatorStream:
                     self.enlisted = True
                     if not known:
                         known = True
+                        self._report(StandbyTaken(to.peer.raw, str(to.address)))
                         self._node.catch_up(to.peer.raw)
                 case Alive():
                     pass

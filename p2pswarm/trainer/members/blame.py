@@ -10,7 +10,13 @@ from enum import Enum, IntEnum
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import MEMBERS_MAX
 from p2pswarm.trainer.members.membership import Member, Membership
-from p2pswarm.trainer.reports.reports import NotFiniteThere, RoadBroken, ServerFails, WrongResult
+from p2pswarm.trainer.reports.reports import (
+    NotFiniteThere,
+    RoadBroken,
+    ServerFails,
+    ServerTooSlow,
+    WrongResult,
+)
 
 IN_A_ROW = 3  # failures with no success between; then a server is avoided
 SAME_TROUBLE_S = 0.5  # failures closer than this are one: a server has several microbatches in hand
@@ -168,7 +174,7 @@ Road = tuple[Incarnation | None, Incarnation | None]
 """From the lower stage to the upper one; None: the trainer below, or one that is not known."""
 
 
-BlameReport = NotFiniteThere | RoadBroken | ServerFails | WrongResult
+BlameReport = NotFiniteThere | RoadBroken | ServerFails | ServerTooSlow | WrongResult
 
 
 class Trouble(IntEnum):
@@ -277,6 +283,14 @@ class Blame:
         if failed.trouble in (Trouble.ROAD, Trouble.LATE):
             reports += self._broken(road, failed.reason)
         return reports
+
+    def on_stall(self, one: Incarnation, now_s: float) -> list[BlameReport]:
+        """Hear that a server has finished nothing while others of its stage had no work."""
+        member = self._members.alive(one)
+        if member is None or not self._can_be_spared(one, now_s):
+            return []
+        pause_s = self._pause(one, "it is far slower than others of its stage", now_s)
+        return [ServerTooSlow(one, member.stage, pause_s)]
 
     def on_wrong_result(self, found: WrongResult, now_s: float) -> WrongResult:
         """A spot check has found a server: return it with its pause, if it can be spared."""
@@ -401,9 +415,12 @@ class Blame:
     def _leave_out(self, one: Incarnation, failures: int, reason: str, now_s: float) -> ServerFails:
         member = self._members.alive(one)
         assert member is not None, "only the living can be spared"
-        pause_s = self.servers.avoid(one.peer, now_s)
-        self._to_end.append((one, f"it fails again and again: {reason}"))
+        pause_s = self._pause(one, f"it fails again and again: {reason}", now_s)
         return ServerFails(one, member.stage, failures, reason, pause_s)
+
+    def _pause(self, one: Incarnation, why: str, now_s: float) -> float:
+        self._to_end.append((one, why))
+        return self.servers.avoid(one.peer, now_s)
 
     def _road(self, failed: FailedAttempt) -> Road:
         """Between which two servers an attempt was, as far as can be told."""

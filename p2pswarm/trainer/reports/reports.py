@@ -225,6 +225,11 @@ class MemberReady(Report):
         return f"server {short(self.incarnation)} of stage {self.stage} is ready"
 
 
+ITS = "it "
+MOVES = "it moves to stage "
+"""How the reason begins for which a server's part in its stage ends and another begins."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemberLost(Report):
     """An incarnation ended.
@@ -242,6 +247,8 @@ class MemberLost(Report):
     def text(self) -> str:
         again = f"; its {self.voided} microbatches count anew" if self.voided else ""
         who = f"server {short(self.incarnation)} of stage {self.stage}"
+        if self.reason.startswith(MOVES):
+            return f"{who} {self.reason.removeprefix(ITS)}{again}"
         return f"{who} is lost: {self.reason}{again}"
 
 
@@ -272,6 +279,20 @@ class ServerFails(Report):
         if self.pause_s is None:
             return f"{failed} and no other serves its stage: start another"
         return f"{failed}: it gets no work for {self.pause_s:g} s"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTooSlow(Report):
+    """A server had microbatches for long and counted none, while others had no work."""
+
+    incarnation: Incarnation
+    stage: int
+    pause_s: float
+
+    @property
+    def text(self) -> str:
+        who = f"server {short(self.incarnation)} of stage {self.stage}"
+        return f"{who} is far slower than others of it: it gets no work for {self.pause_s:g} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +434,33 @@ class CheckpointFailed(Report):
 
 
 @dataclass(frozen=True, slots=True)
+class VotesAlone(Report):
+    """Others stand by, and none of them could lead: nobody votes but this trainer."""
+
+    @property
+    def text(self) -> str:
+        return (
+            "no standby can take over yet: this trainer votes alone, and strangers do not; invite "
+            "a server, or one trainer more (p2pswarm invite), so that three vote"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StateFetched(Report):
+    """No server of a stage may write checkpoints: this trainer fetches the state each time."""
+
+    stage: int
+
+    @property
+    def text(self) -> str:
+        return (
+            f"no server of stage {self.stage} may write to checkpoint.target: this trainer fetches "
+            "its state and writes it, and steps wait for that; an owner lets a server write with "
+            "serve.checkpoint_targets, or --checkpoint-target"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointProgress(Report):
     """Progress of a checkpoint that somebody waits for."""
 
@@ -519,6 +567,19 @@ class SteppedDown(Report):
     @property
     def text(self) -> str:
         return f"this trainer stands by from now on: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyTaken(Report):
+    """Another trainer coordinates the run, and has taken this one as a standby."""
+
+    peer: bytes
+    address: str
+
+    @property
+    def text(self) -> str:
+        leader = f"trainer {PeerId(self.peer).short} at {self.address}"
+        return f"{leader} leads the run, and this one waits to take its place"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Errors:  notes of another step or of attempts that are over change nothing.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from p2pswarm.progress.events import HeldOut
@@ -15,7 +15,7 @@ from p2pswarm.run.messages.microbatch import CHECK_BASE, Counted, Evaluated, Han
 from p2pswarm.run.messages.step import FencedWork
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.members.blame import FailedAttempt, Trouble
-from p2pswarm.trainer.members.membership import AnswerLimits
+from p2pswarm.trainer.members.membership import AnswerLimits, Member
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import Replayed, StepDone
 from p2pswarm.trainer.step.in_flight import (
@@ -179,6 +179,8 @@ class Step:
         self._spot_checks = config.spot_check_share > 0
         self.pace = LaunchPace()
         """It learns over all steps."""
+        self.stealing = WorkStealing(self._stages)
+        """It too."""
         self._given_up: list[act.CancelLaunch] = []
         self._begin(number)
 
@@ -199,7 +201,7 @@ class Step:
             number, self.in_flight, self.ledger, self._quarantine, self._checks
         )
         self.fences = Fences(self._fence_limits)
-        self._stealing = WorkStealing()
+        self.stealing.begin()
         self._losses: dict[int, float] = {}
         self._given_up.clear()
 
@@ -227,13 +229,14 @@ class Step:
         """Return whom the newest attempt of a microbatch was handed to."""
         return job.path if (job := self.in_flight.job(microbatch)) else []
 
-    def on_handoff(self, to: Incarnation, note: Handed, *, alive: bool) -> None:
-        """An attempt went to the incarnation `to`; it is given up if `to` is not alive."""
+    def on_handoff(self, to: Incarnation, stage: int | None, note: Handed, now_s: float) -> None:
+        """An attempt went to the incarnation `to` of a stage; None: it ended, so it is given up."""
         job = self._running(note.step, note.microbatch, note.attempt)
         if job is None:
             return
-        if alive:
+        if stage is not None:
             self.in_flight.on_handoff(job, to)
+            self.stealing.on_handoff(job, stage, to, now_s)
         else:
             self._give_up(job, "the server it was handed to is gone")
 
@@ -246,6 +249,8 @@ class Step:
         if note.loss is not None and stage == self._stages - 1 and self._known(note.microbatch):
             self._losses[note.microbatch] = note.loss
         job = self.in_flight.job(note.microbatch)
+        if job is not None and job.attempt == note.attempt:
+            self.stealing.on_gradient(job, stage, now_s)
         if job is not None and job.check:
             if stage == 0 and job.phase is JobPhase.RUNNING and job.attempt == note.attempt:
                 self.result_checks.on_check(job, now_s)
@@ -276,6 +281,19 @@ class Step:
         reason = "it was under way for too long"
         late = self.in_flight.late(now_s)
         return [self._failed(job, Trouble.LATE, reason, None) for job in late]
+
+    def give_up_stalled(
+        self, ready: Callable[[int], Sequence[Member]], now_s: float
+    ) -> list[Incarnation] | None:
+        """Give up what idle servers do sooner; `ready`: those of a stage.
+
+        Returns who had it and has counted nothing in this step; None if nothing is given up.
+        """
+        stalled = self.stealing.stalled(self.in_flight.running, ready, now_s)
+        for one in stalled:
+            self._give_up(one.job, "a server had it for long, and another of its stage no work")
+        holders = dict.fromkeys(one.holder for one in stalled)
+        return [one for one in holders if not self.ledger.counted_by_one(one)] if stalled else None
 
     def on_fence_answer(
         self, incarnation: Incarnation, stage: int, counted: tuple[int, ...], now_s: float
@@ -349,7 +367,7 @@ class Step:
     def share(self, stage: int, servers: Sequence[Incarnation]) -> None:
         """One of the servers of a stage is new: it takes its share of what is under way to them."""
         if self.in_flight.all_launched:
-            for job in self._stealing.surplus([self._to_count(one, stage) for one in servers]):
+            for job in self.stealing.surplus([self._to_count(one, stage) for one in servers]):
                 self._give_up(job, "a server has come that shares the work")
 
     def _to_count(self, one: Incarnation, stage: int) -> list[MicrobatchJob]:

@@ -41,6 +41,7 @@ GOOD = Findings(
     asked_peers=2,
     seeds_failure="",
     seeds_named=True,
+    peers_here=False,
     clock_ahead_s=0.1,
     bbr=True,
     congestion_control="cubic",
@@ -161,3 +162,11 @@ def test_bans_are_shown_whoever_has_banned_whom():
     assert fields["found"]["bans"] == [
         {"run": "mine", "peer": ban.peer, "why": ban.why, "left_s": 130.0}
     ]
+
+
+def test_peers_on_this_machine_prove_nothing_and_one_elsewhere_is_asked_for():
+    found = replace(GOOD, families=families(Belief(State.PROBING)), peers_here=True)
+
+    assert as_lines(found)[0] == "reachable: unknown, all peers are on this machine"
+    assert advice(found)[0].startswith("every peer that could be asked is on this machine")
+    assert "--bootstrap HOST:PORT" in advice(found)[0]

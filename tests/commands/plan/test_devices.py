@@ -1,8 +1,12 @@
 """`p2pswarm plan devices.toml`: what it prints and writes, and what it says of a bad file."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 import torch
@@ -255,3 +259,24 @@ def test_settings_of_a_plan_name_the_model_of_the_hub_for_servers_too(tmp_path, 
     assert run.model.hub == f"some/model@{commit}"
     assert len(servers) == 2
     assert all(serve.hub == run.model.hub for serve in servers)
+
+
+def test_a_solver_that_is_not_installed_is_named_with_its_extra(tmp_path):
+    """As after `pip install .`, which leaves the solvers out."""
+    (tmp_path / "devices.toml").write_text((EXAMPLES / "devices.toml").read_text())
+    missing = "raise ModuleNotFoundError('no ortools', name='ortools')"
+    (tmp_path / "ortools.py").write_text(missing)
+    root = Path(__file__).parents[3]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "p2pswarm", "plan", "devices.toml"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(root)])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    needs = "the search of a plan needs ortools: pip install '.[plan]' in the clone of p2pswarm"
+    assert done.stderr == f"error: {needs}\n"

@@ -73,6 +73,32 @@ def test_a_day_is_played_told_written_and_drawn(files: Path, capsys):
     assert plot.read_text().count("<svg") == 1
 
 
+def test_the_shipped_examples_are_played(tmp_path: Path, capsys):
+    """Their devices are in regions of a cloud, and in a house with links of its own."""
+    for command in (["node", "--example", "trainer"], ["plan", "--example"]):
+        assert main(command) == 0
+        name = "run.toml" if command[0] == "node" else "devices.toml"
+        (tmp_path / name).write_text(capsys.readouterr().out)
+
+    code = simulate(tmp_path, "--trace", "aws_p3", "--hours", "0.05", "--detail", "100")
+
+    assert code == 0
+    assert "16 machines at most" in capsys.readouterr().out
+
+
+def test_a_link_of_the_users_own_counts_as_the_networks_do(files: Path):
+    def microbatches_per_s(rtt_ms: float) -> float:
+        link = f'[[link]]\nbetween = ["Virginia", "{{}}"]\nrtt_ms = {rtt_ms}\ngbps = 1.0\n'
+        own = DEVICES.replace('"Tokyo"', '"my house"') + link.format("my house")
+        within = '[[link]]\nbetween = ["my house", "my house"]\nrtt_ms = 1\ngbps = 1.0\n'
+        (files / "devices.toml").write_text(own + within)
+        out = files / "day.json"
+        assert simulate(files, "--hours", "0.1", "--detail", "100", "--json", str(out)) == 0
+        return json.loads(out.read_text())["microbatches_per_s"]
+
+    assert microbatches_per_s(1) > microbatches_per_s(20_000)
+
+
 def test_the_same_seed_plays_the_same_day(files: Path):
     def played(seed: str) -> object:
         out = files / "day.json"

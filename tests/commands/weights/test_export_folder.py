@@ -116,6 +116,23 @@ def test_a_tokenizer_goes_along(tmp_path: Path):
     assert "AutoTokenizer" in (tmp_path / "out" / "README.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("name", "reader"), [("llama", "AutoTokenizer"), ("qwen2", "PreTrainedTokenizerFast")]
+)
+def test_the_readme_names_what_reads_the_tokenizer_as_the_run_did(name, reader, tmp_path, caplog):
+    run = tokenised_run(tiny(name), TOKENIZER)
+    weights = written(run, tmp_path, TOKENIZER)
+
+    assert main(["export", str(weights), str(tmp_path / "out")]) == 0
+    readme = (tmp_path / "out" / "README.md").read_text()
+    assert f"tokenizer = {reader}.from_pretrained" in readme
+    assert f"import AutoModelForCausalLM, {reader}\n" in readme
+    theirs = getattr(library(), reader).from_pretrained(tmp_path / "out", local_files_only=True)
+    for text in ("def test(x):\n\n    assert  x\r\n", "né à Zürich e\u0301", "12345"):
+        assert theirs(text)["input_ids"] == TOKENIZER.encode([text.encode()])[0].tolist()
+    assert len(caplog.messages) == (reader != "AutoTokenizer")
+
+
 def test_large_models_are_written_in_parts(tmp_path: Path):
     run = tiny("llama", hidden_size=256, intermediate_size=512)
     weights = written(run, tmp_path)

@@ -3,6 +3,10 @@
 import dataclasses
 import json
 import math
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,8 +22,9 @@ from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.node.run.preparation import tokenised_run
 from p2pswarm.node.run.weights_file import write_weights
 from p2pswarm.settings.config import ModelConfig, RunConfig
-from p2pswarm.settings.parser import run_to_json
+from p2pswarm.settings.parser import load, run_to_json
 
+ROOT = Path(__file__).parents[3]
 RUN = RunConfig(model=ModelConfig(d_model=8, layers=1, heads=2, sequence_length=8))
 
 
@@ -101,6 +106,46 @@ def test_what_cannot_be_used_is_one_line(flags: list[str], why: str, capsys):
     assert said.startswith("error: ")
     assert why in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["generate", "gone.safetensors"],
+        ["evaluate", "gone.safetensors", "run.toml"],
+        ["evaluate", "w.safetensors", "gone.toml"],
+        ["export", "w.safetensors", "out"],
+        ["check-model", "gone.toml"],
+    ],
+)
+def test_a_file_is_looked_for_before_torch_is_loaded(
+    weights: str, settings: str, flags: list[str], tmp_path: Path
+):
+    assert weights.endswith("w.safetensors")
+    assert settings.endswith("run.toml")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch is loaded')\n")
+    program = "import sys; from p2pswarm.command_line import main; sys.exit(main(sys.argv[1:]))"
+
+    found = subprocess.run(
+        [sys.executable, "-c", program, *flags],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert found.returncode == 2, found.stderr
+    assert re.fullmatch("error: [^\n]+\n", found.stderr)
+
+
+def test_generate_takes_the_name_in_the_settings(weights: str, capsys):
+    made = Path(weights).with_name("w-my-run-step-7.safetensors")
+    Path(weights).rename(made)
+
+    assert main(["generate", weights, "Once", "--tokens", "3"]) == 0
+    assert capsys.readouterr().err == f"weights: {made}\n"
 
 
 def test_settings_without_text_are_one_line(weights: str, tmp_path: Path, capsys):
@@ -191,7 +236,8 @@ def test_the_held_out_text_has_the_end_that_the_run_was_trained_with(
 
     model = load_model(path)
     assert model.tokenizer.end == 7
-    first = evaluate(path, Path(settings), 1000, lambda _line: None).whole.loss
+    config = load(Path(settings))
+    first = evaluate(path, Path(settings), config, 1000, lambda _line: None).whole.loss
     assert first == pytest.approx(by_hand(model, b"some text to read " * 10), rel=1e-6)
 
 

@@ -211,7 +211,7 @@ def test_seeds_are_bounded_and_never_ourselves(history):
         if event == "start":
             seeds.start([Contact(None, one.address), one], at_s)
         elif event == "learned":
-            seeds.on_answer(one.address, one.peer)
+            seeds.on_answer(one.address, one.peer, at_s)
         elif event == "us":
             seeds.on_own_address(one.address)
         else:

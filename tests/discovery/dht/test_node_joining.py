@@ -306,3 +306,39 @@ def test_peers_with_private_addresses_meet_at_a_public_node_that_hands_none_of_t
             assert all([await node.get(SWARM_KEY) for node in private])
 
     run(main(), SEED)
+
+
+@pytest.mark.parametrize("away_s", [5.0, 20.0, 75.0, 130.0])
+@pytest.mark.parametrize("notices", ["a link that ends", "calls without an answer"])
+def test_a_seed_that_comes_back_as_another_node_has_its_swarm_within_seconds(away_s, notices):
+    """It knows nobody: whoever joins through it finds nobody until it is greeted."""
+
+    async def main():
+        async with swarm(5) as world, asyncio.TaskGroup() as tasks:
+            seed, *members = world.nodes
+            trainer = members[0]
+            living = [tasks.create_task(each.maintain()) for each in members]
+            living.append(tasks.create_task(announcing(trainer)))
+            await asyncio.sleep(100.0)
+            world.net.kill(seed.contact.peer)
+            if notices == "a link that ends":
+                for each in members:
+                    each.on_link_end(seed.contact.peer)
+            await asyncio.sleep(away_s)
+
+            again = world.enter(address=seed.contact.address)
+            await again.bootstrap([])
+            await asyncio.sleep(10.0 if notices == "a link that ends" else 25.0)
+
+            newcomer = world.enter()
+            await newcomer.bootstrap(address(again))
+            assert b"run" in await newcomer.get(SWARM_KEY)
+            for task in living:
+                task.cancel()
+
+    async def announcing(node):
+        while True:
+            await node.put(SWARM_KEY, b"run", b"manifest", 60.0, republish=False)
+            await asyncio.sleep(20.0)
+
+    run(main(), SEED)

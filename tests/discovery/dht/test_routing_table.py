@@ -360,3 +360,19 @@ def test_a_simulation_fills_a_bucket_at_once():
     known.fill(0, [neighbour(contact(far(i)), 0.0) for i in range(25)])
 
     assert len(known) == 20
+
+
+def test_who_was_where_another_peer_is_found_is_dropped():
+    """A node that was started again with another key: nobody is told of the old one any more."""
+    known = table()
+    old, new = contact(far(0), port=7), contact(far(1), port=7)
+    elsewhere = contact(far(2), port=8)
+    known.on_contact(old, 0.0)
+    known.on_contact(elsewhere, 0.0)
+
+    known.on_successor(new)
+    assert [each.contact for each in known] == [elsewhere]
+
+    known.on_contact(new, 1.0)
+    known.on_successor(new)
+    assert {each.contact for each in known} == {elsewhere, new}

@@ -30,6 +30,20 @@ def test_an_absent_file_is_made_for_its_owner_alone_and_kept(path):
     assert identity(path).peer_id == first.peer_id
 
 
+def test_a_crash_while_it_is_made_leaves_no_empty_file(path, monkeypatch):
+    """An empty key file would be refused at each later start."""
+
+    def crash(_descriptor):
+        raise OSError(5, "the machine is off")
+
+    with monkeypatch.context() as dying:
+        dying.setattr(os, "fsync", crash)
+        with pytest.raises(Unusable, match="the machine is off"):
+            identity(path)
+
+    assert identity(path).peer_id == identity(path).peer_id
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o666, 0o601])
 def test_a_file_that_others_may_touch_is_refused_with_the_remedy(path, mode):
     identity(path)

@@ -122,6 +122,10 @@ async def test_who_links_is_seen_where_its_connection_comes_from():
         assert ups == [link]
         assert other.seen_at(end.peer_id) == end.contact.address
         assert other.seen_at(other.peer_id) is None
+        assert other.dialled_at(end.peer_id) == end.contact.address
+        assert end.seen_at(other.peer_id) is not None  # its dial had a port of its own
+        assert end.dialled_at(other.peer_id) is None  # it listens nowhere
+        assert other.dialled_at(other.peer_id) is None
 
 
 def test_the_bytes_are_those_of_the_page():

@@ -135,6 +135,41 @@ def test_who_was_answered_makes_way_for_others_who_were():
     assert [limiter.on_answer(ticket) for ticket in tickets] == [None, None, tickets[0]]
 
 
+def test_what_becomes_a_websocket_displaces_only_what_does():
+    limiter = HandshakeSlots(9, 9, 2)
+    silent, answered, *web = [limiter.enter("192.0.2.1")[0] for _ in range(5)]
+    limiter.on_answer(answered)
+
+    assert [limiter.on_upgrade(ticket, "192.0.2.1") for ticket in web] == [None, None, web[0]]
+    assert limiter.has_answer(answered)
+    assert limiter.on_answer(silent) is None
+
+
+def test_who_has_become_a_websocket_and_is_answered_keeps_its_place_among_those():
+    limiter = HandshakeSlots(9, 1, 2)
+    plain, *web = [limiter.enter("192.0.2.1")[0] for _ in range(3)]
+    limiter.on_answer(plain)
+    for ticket in web:
+        limiter.on_upgrade(ticket, "192.0.2.1")
+
+    assert not limiter.has_answer(web[0])
+    assert [limiter.on_answer(ticket) for ticket in web] == [None, None]
+    assert limiter.has_answer(web[0])
+    limiter.leave(web[0])
+    assert not limiter.has_answer(web[0])
+
+
+def test_a_host_that_a_proxy_names_counts_instead_of_the_proxys():
+    limiter = HandshakeSlots(9, 9, 3)
+    tickets = [limiter.enter("127.0.0.1")[0] for _ in range(4)]
+    displaced: list[int | None] = []
+    for ticket, host in zip(tickets, ("203.0.113.9", *["198.51.100.7"] * 3), strict=True):
+        displaced += [limiter.on_upgrade(ticket, "127.0.0.1"), limiter.on_upgrade(ticket, host)]
+
+    assert [ticket for ticket in displaced if ticket is not None] == [tickets[1]]
+    assert limiter.on_upgrade(tickets[1], "203.0.113.9") is None
+
+
 def test_who_has_left_or_was_displaced_displaces_nobody():
     limiter = HandshakeSlots(1, 1)
     gone, _ = limiter.enter("192.0.2.1")

@@ -4,7 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.net.config import TransportConfig
-from p2pswarm.net.guard.file_budget import FILES_SPARE, files_wanted, fitted, shortage
+from p2pswarm.net.guard.file_budget import (
+    FILES_LEAST,
+    FILES_SPARE,
+    files_wanted,
+    fitted,
+    refusal,
+    shortage,
+    web_files,
+)
 
 CONFIG = TransportConfig()
 
@@ -13,6 +21,7 @@ def limits(config: TransportConfig) -> tuple[int, ...]:
     return (
         config.silent_max,
         config.answered_max,
+        config.upgrading_max,
         config.dials_max,
         config.links_max,
         config.bulk_joined_max,
@@ -43,9 +52,25 @@ def test_something_beside_gets_less_in_the_same_proportion():
     assert f"`ulimit -n {wanted + beside}`" in shortage(1024, CONFIG, beside)
 
 
+def test_a_port_for_websockets_takes_five_files_for_each_connection_over_it():
+    """Its own socket, a pair for TLS, a pair for the WebSocket."""
+    assert web_files(CONFIG) == 5 * CONFIG.upgrading_max + 4 * CONFIG.links_max
+
+
 def test_the_user_is_told_the_remedy_in_a_line():
     told = shortage(1024, CONFIG)
 
     assert f"`ulimit -n {files_wanted(CONFIG)}`" in told
     assert f"at most {fitted(CONFIG, 1024).links_max} peers" in told
     assert "\n" not in told
+
+
+def test_too_few_files_for_a_run_are_refused_in_a_line_with_the_remedy():
+    told = refusal(64, CONFIG, 1024)
+
+    assert "may open 64 files" in told
+    assert f"at least {FILES_LEAST}" in told
+    assert f"`ulimit -n {files_wanted(CONFIG) + 1024}`" in told
+    assert "\n" not in told
+    assert refusal(FILES_LEAST, CONFIG) == ""
+    assert fitted(CONFIG, FILES_LEAST).links_max == 17

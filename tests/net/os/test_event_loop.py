@@ -3,11 +3,17 @@
 import asyncio
 import selectors
 import socket
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from p2pswarm.net.os.event_loop import LOOK_S, SHORT_WAITS, EagerSelector, run
+from p2pswarm.sim.loop import run as in_virtual_time
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -84,3 +90,66 @@ def test_a_program_runs_on_it():
     ours, theirs = socket.socketpair()
     with theirs:
         assert run(main()) == ("a line\n", "EagerSelector")
+
+
+async def answer(value: int) -> tuple[int, int]:
+    """A value, and the thread in which it was made."""
+    return value, threading.get_ident()
+
+
+async def test_where_a_loop_runs_already_it_has_a_thread_of_its_own():
+    """As in a cell of a notebook, which calls without `await`."""
+    value, thread = run(answer(7))
+
+    assert value == 7
+    assert thread != threading.get_ident()
+    assert asyncio.get_running_loop().is_running()
+
+
+def test_where_none_runs_it_stays_in_the_thread():
+    assert run(answer(7)) == (7, threading.get_ident())
+
+
+async def test_its_error_is_the_callers_there_too():
+    async def fail() -> None:
+        raise LookupError("no such thing")
+
+    with pytest.raises(LookupError, match="no such thing"):
+        run(fail())
+
+
+def test_an_interrupt_ends_what_runs_beside():
+    """Ctrl-C, or the button of a notebook, reaches the main thread, which waits."""
+    program = """
+import asyncio, os, signal
+from p2pswarm.net.os.event_loop import run
+
+async def for_ever():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+    finally:
+        print("was told to end", flush=True)
+
+async def cell():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        run(for_ever())
+    except KeyboardInterrupt:
+        print("interrupted")
+
+asyncio.run(cell())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+
+    assert done.stdout == "was told to end\ninterrupted\n"
+
+
+async def test_virtual_time_has_a_thread_of_its_own_there_too():
+    async def an_hour() -> float:
+        await asyncio.sleep(3_600.0)
+        return asyncio.get_running_loop().time()
+
+    assert in_virtual_time(an_hour(), 1) == pytest.approx(3_600.0)

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from p2pswarm.net.os.local_network import group_socket
+from p2pswarm.net.os.local_network import IPV4, group_socket, is_here, own_host
 
 HERE, GROUP = "127.0.0.1", "224.0.0.1"
 PATIENCE_S = 20.0
@@ -39,3 +39,13 @@ def test_a_port_that_somebody_has_alone_is_none_of_ours():
         other.bind(("", 0))
 
         assert group_socket(GROUP, other.getsockname()[1], HERE) is None
+
+
+def test_this_machine_is_known_by_all_its_addresses():
+    own = own_host(IPV4)
+
+    assert is_here("127.0.0.1")
+    assert is_here("127.1.2.3")
+    assert is_here("::1")
+    assert own is None or is_here(own)
+    assert not is_here("192.0.2.1")

@@ -1,35 +1,87 @@
 """Connections over WebSocket, with a real server and client."""
 
 import asyncio
-import contextlib
+import logging
 import os
-import subprocess
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
+import aiohttp
 import pytest
+from net.os.harness import certificate_in
 
-from p2pswarm.base.errors import DialFailed, LinkLost, Unusable
+from p2pswarm.base.errors import BadHandshake, DialFailed, LinkLost, Unusable
 from p2pswarm.base.ids import Address
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.net.os.web_net import WebNet
-from p2pswarm.net.os.web_socket import WebListener, dialler_of
+from p2pswarm.net.os.web_socket import MESSAGE_BYTES_MAX, WebUpgrade, dialler_of
 
 LOOPBACK = Address("127.0.0.1", 0)
 PATIENCE_S = 20.0
+UPGRADE = (
+    b"GET /p2pswarm HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
+)
+
+
+async def at_once(work):
+    """Computes what costs time without waiting for a turn."""
+    work()
+
+
+class Port:
+    """Takes all that become a WebSocket at one port."""
+
+    def __init__(self, listener, certificate):
+        self.web = Address("127.0.0.1", listener.address.port, web="wss" if certificate else "ws")
+        self.arrived: asyncio.Queue = asyncio.Queue()
+        self.errors: asyncio.Queue = asyncio.Queue()
+        self.ends: asyncio.Queue = asyncio.Queue()
+        self.words = 0
+
+    def on_word(self):
+        self.words += 1
+
+    async def serve(self, listener, upgrade):
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                tasks.create_task(self._one(await listener.accept(), upgrade))
+
+    async def _one(self, connection, upgrade):
+        try:
+            async with upgrade.upgraded(connection, self.on_word, at_once) as made:
+                self.arrived.put_nowait(made)
+        except (LinkLost, BadHandshake) as error:
+            self.errors.put_nowait(error)
+        finally:
+            connection.close()
+            self.ends.put_nowait(None)
 
 
 @asynccontextmanager
-async def pair(**settings):
-    """A dialled connection, the accepted one, and the listener."""
-    arrived: asyncio.Queue = asyncio.Queue()
+async def web_port(certificate=None):
     async with (
         asyncio.timeout(PATIENCE_S),
-        WebListener(LOOPBACK, arrived.put_nowait, **settings) as listener,
-        WebNet(SocketNet()) as net,
+        WebUpgrade(certificate) as upgrade,
+        AsyncExitStack() as undo,
     ):
-        ours = await net.dial(listener.address)
-        theirs = await arrived.get()
-        yield ours, theirs, listener
+        listener = await SocketNet().listen(LOOPBACK)
+        undo.callback(listener.close)
+        port = Port(listener, certificate)
+        serving = asyncio.create_task(port.serve(listener, upgrade))
+        try:
+            yield port
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+
+@asynccontextmanager
+async def pair(certificate=None):
+    """A dialled connection, the accepted one, and the port."""
+    async with web_port(certificate) as port, WebNet(SocketNet()) as net:
+        ours = await net.dial(port.web)
+        theirs = await port.arrived.get()
+        yield ours, theirs, port
         ours.close()
         theirs.close()
 
@@ -57,71 +109,120 @@ async def test_an_end_that_closes_ends_the_other(closes):
 
 
 async def test_an_address_names_the_way():
-    async with pair() as (ours, theirs, listener):
-        assert str(listener.address).startswith("ws://127.0.0.1:")
-        assert ours.remote == listener.address
+    async with pair() as (ours, theirs, port):
+        assert ours.remote == port.web
         assert theirs.remote == Address("127.0.0.1", 0)
 
 
-@pytest.fixture
-def certificate(tmp_path):
-    """A file with a certificate of 127.0.0.1 that nobody vouches for, and its key."""
-    pem = tmp_path / "both.pem"
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    key, chain = tmp_path / "key.pem", tmp_path / "chain.pem"
-    files = ["-keyout", str(key), "-out", str(chain)]
-    subprocess.run([*command.split(), *names, *files], check=True, capture_output=True)
-    pem.write_bytes(chain.read_bytes() + key.read_bytes())
-    return pem
-
-
-async def test_with_a_certificate_it_is_tls(certificate, monkeypatch):
+async def test_with_a_certificate_it_is_tls(tmp_path, monkeypatch):
+    certificate = certificate_in(tmp_path)
     with pytest.raises(DialFailed, match=r"(?i)certificate"):
-        async with pair(certificate=certificate):
+        async with pair(certificate):
             pass
 
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    async with pair(certificate=certificate) as (ours, theirs, listener):
-        assert str(listener.address).startswith("wss://")
-        await ours.send(b"hello")
-        assert await theirs.receive(5) == b"hello"
+    there, back = os.urandom(3_000_000), os.urandom(2_000_000)
+    async with pair(certificate) as (ours, theirs, _):
+        got_there, got_back, *_ = await asyncio.gather(
+            theirs.receive(len(there)), ours.receive(len(back)), ours.send(there), theirs.send(back)
+        )
+        assert got_there == there
+        assert got_back == back
+        theirs.close()
+        with pytest.raises(LinkLost):
+            await ours.receive(1)
+
+
+async def test_what_is_no_tls_is_refused(tmp_path):
+    async with web_port(certificate_in(tmp_path)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port.web.port)
+        writer.write(b"GET /p2pswarm HTTP/1.1\r\n\r\n")
+
+        assert "no TLS with it" in str(await port.errors.get())
+        with suppress(ConnectionError):
+            await reader.read()  # an alert, and the end
+        writer.close()
 
 
 async def test_a_certificate_that_cannot_be_used_is_told_in_a_line(tmp_path):
     for wrong in (tmp_path / "none.pem", tmp_path / "empty.pem"):
         (tmp_path / "empty.pem").write_text("")
         with pytest.raises(Unusable, match=r"network\.relay_certificate: .*one PEM file"):
-            async with WebListener(LOOPBACK, lambda _: None, wrong):
-                pass
+            WebUpgrade(wrong)
 
 
-async def test_what_is_no_websocket_is_told_so_and_a_silent_connection_is_closed():
-    async with pair(upgrade_s=0.2) as (ours, theirs, listener):
-        reader, writer = await asyncio.open_connection("127.0.0.1", listener.address.port)
+async def test_nothing_is_spent_on_who_says_nothing(tmp_path):
+    async with web_port(certificate_in(tmp_path)) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port.web.port)
+        writer.close()
+
+        assert "closed by the peer" in str(await port.errors.get())
+        assert port.words == 0
+
+
+async def test_what_is_no_websocket_is_told_so_and_hung_up_on():
+    async with pair() as (ours, theirs, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port.web.port)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert b"which speaks WebSocket" in await reader.readuntil(b"here\n")
-        with contextlib.suppress(ConnectionError):
-            assert await reader.read() == b""  # it did not upgrade in time
-        writer.close()
-        silent, writer = await asyncio.open_connection("127.0.0.1", listener.address.port)
-        with contextlib.suppress(ConnectionError):
-            assert await silent.read() == b""
-        writer.close()
 
+        assert b"which speaks WebSocket" in await reader.read()
+        assert "before it was a WebSocket" in str(await port.errors.get())
+        writer.close()
         await ours.send(b"hello")  # who has upgraded stays
         assert await theirs.receive(5) == b"hello"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"\0" * 300,
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /p2pswarm HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+    ],
+)
+async def test_garbage_is_hung_up_on_without_a_line_in_the_log(words, caplog):
+    async with web_port() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port.web.port)
+        writer.write(words)
+
+        await port.errors.get()
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_who_leaves_while_it_becomes_a_websocket_is_no_error(caplog):
+    async with web_port() as port:
+        for _ in range(20):
+            _, writer = await asyncio.open_connection("127.0.0.1", port.web.port)
+            writer.write(UPGRADE)
+            writer.transport.abort()
+        for _ in range(20):
+            await port.ends.get()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_a_message_that_we_would_not_send_ends_the_connection():
+    async with web_port() as port, aiohttp.ClientSession() as session:
+        web_socket = await session.ws_connect(f"http://127.0.0.1:{port.web.port}/p2pswarm")
+        theirs = await port.arrived.get()
+        await web_socket.send_bytes(bytes(MESSAGE_BYTES_MAX + 1))
+
+        with pytest.raises(LinkLost):
+            await theirs.receive(1)
+        theirs.close()
 
 
 async def test_without_files_left_a_websocket_is_closed_and_a_dial_fails(monkeypatch):
     def none_left():
         raise OSError(24, "Too many open files")
 
-    async with pair() as (ours, theirs, listener):
+    async with pair() as (ours, theirs, port):
         monkeypatch.setattr("socket.socketpair", none_left)
         async with WebNet(SocketNet()) as net:
             with pytest.raises(DialFailed, match="Too many open files"):
-                await net.dial(listener.address)
+                await net.dial(port.web)
         monkeypatch.undo()
         await ours.send(b"still")
         assert await theirs.receive(5) == b"still"
@@ -138,13 +239,6 @@ async def test_a_dial_that_fails_says_why():
             await SocketNet().dial(address)
 
 
-async def test_a_port_that_is_taken_is_told():
-    async with pair() as (_, _, listener):
-        with pytest.raises(Unusable, match="cannot listen"):
-            async with WebListener(Address("127.0.0.1", listener.address.port), lambda _: None):
-                pass
-
-
 @pytest.mark.parametrize(
     ("remote", "forwarded", "host"),
     [
@@ -153,7 +247,7 @@ async def test_a_port_that_is_taken_is_told():
         ("203.0.113.9", "198.51.100.7", "203.0.113.9"),
         ("127.0.0.1", "nonsense", "127.0.0.1"),
         ("127.0.0.1", "", "127.0.0.1"),
-        ("", "198.51.100.7", "unknown"),
+        ("127.0.0.2", "198.51.100.7", "127.0.0.2"),
     ],
 )
 def test_only_a_proxy_on_this_machine_is_believed_who_dials(remote, forwarded, host):

@@ -46,7 +46,8 @@ def test_a_trainer_without_a_swarm_is_joined_itself():
 
 
 def test_the_trainer_of_a_closed_run_says_that_servers_need_an_invitation():
-    config = NodeConfig(role="trainer", run=RunConfig(stages=1, owner="a" * 64))
+    run = RunConfig(stages=1, owner="a" * 64, strangers="nothing")
+    config = NodeConfig(role="trainer", run=run)
 
     assert greeting(config, OWN, 0.05)[2] == (
         "  p2pswarm node --invite TEXT, the line of p2pswarm invite FILE"

@@ -10,6 +10,7 @@ from p2pswarm.node.progress.curves import HEADER, recorded, row_of, try_curves
 from p2pswarm.progress.events import HeldOut, MicrobatchCounts, Note, Stepped
 
 STEP = Stepped(1, 4.25, 900.0, 1e-3, 0.5, MicrobatchCounts(16, 8, 2), seconds=1.5)
+RUN, NOW = "0123456789abcdef" * 2, "2026-11-26T16:05:00.000+00:00"
 EVENTS = [STEP, Note("a note", seconds=1.6), HeldOut(1, 4.5, seconds=2.0)]
 
 
@@ -21,13 +22,14 @@ def rows(path):
 def test_each_step_and_each_held_out_loss_is_a_row_and_everything_is_told(tmp_path):
     path, told = tmp_path / "new" / "curves.csv", []
 
-    with recorded(path, told.append) as tell:
+    with recorded(path, told.append, RUN, lambda: NOW) as tell:
         for event in EVENTS:
             tell(event)
         written = rows(path)  # while the run goes on
 
     assert told == EVENTS
     step, held_out = written
+    assert (step.pop("time"), step.pop("run")) == (NOW, RUN[:12])
     assert {name: float(value) for name, value in step.items() if value} == row_of(STEP)
     assert step["held_out_loss"] == ""
     assert (held_out["step"], held_out["held_out_loss"], held_out["loss"]) == ("1", "4.5", "")
@@ -35,15 +37,33 @@ def test_each_step_and_each_held_out_loss_is_a_row_and_everything_is_told(tmp_pa
 
 def test_a_file_goes_on(tmp_path):
     path = tmp_path / "curves.csv"
-    try_curves(path)
-    assert rows(path) == []
-
     for _ in range(2):
-        with recorded(path, lambda _event: None) as tell:
+        with recorded(path, lambda _event: None, RUN, lambda: NOW) as tell:
             tell(STEP)
 
     assert [row["step"] for row in rows(path)] == ["1", "1"]
     assert path.read_text().splitlines()[0] == ",".join(HEADER)
+
+
+def test_the_rows_of_two_runs_are_told_apart(tmp_path):
+    path = tmp_path / "curves.csv"
+    for run in (RUN, "f" * 32):
+        with recorded(path, lambda _event: None, run, lambda: NOW) as tell:
+            tell(STEP)
+
+    assert [(row["step"], row["run"]) for row in rows(path)] == [("1", RUN[:12]), ("1", "f" * 12)]
+
+
+def test_to_try_a_file_leaves_none_and_changes_none(tmp_path):
+    path = tmp_path / "curves.csv"
+    try_curves(path)
+    assert not path.exists()
+
+    with recorded(path, lambda _event: None, RUN, lambda: NOW) as tell:
+        tell(STEP)
+    before = path.read_bytes()
+    try_curves(path)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("there", [b"mine\n1\n", b"\xff\xfe\x00", b"step,seconds\n"])
@@ -65,7 +85,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
 
 def test_a_disk_that_fills_costs_the_curves_alone(caplog):
     told = []
-    with recorded(FULL, told.append) as tell:
+    with recorded(FULL, told.append, RUN, lambda: NOW) as tell:
         for _ in range(3):
             tell(STEP)
 
@@ -116,7 +136,7 @@ FULL = Full()
 
 def test_none_are_written_unless_they_are_asked_for():
     told = []
-    with recorded(None, told.append) as tell:
+    with recorded(None, told.append, RUN, lambda: NOW) as tell:
         tell(STEP)
     assert told == [STEP]
 
@@ -132,21 +152,21 @@ def test_a_folder_without_tensorboard_says_what_to_install(tmp_path):
 def test_a_folder_is_for_tensorboard(tmp_path):
     pytest.importorskip("tensorboard")
 
-    with recorded(tmp_path / "board", lambda _event: None) as tell:
+    with recorded(tmp_path / "board", lambda _event: None, RUN, lambda: NOW) as tell:
         for event in EVENTS:
             tell(event)
 
-    assert list((tmp_path / "board").glob("events.out.tfevents*"))
+    assert list((tmp_path / "board" / RUN[:12]).glob("events.out.tfevents*"))
 
 
 def test_a_row_that_a_kill_tore_is_cut_off(tmp_path):
     path = tmp_path / "curves.csv"
-    with recorded(path, lambda _event: None) as tell:
+    with recorded(path, lambda _event: None, RUN, lambda: NOW) as tell:
         tell(STEP)
     whole = path.read_bytes()
     path.write_bytes(whole + b"2,3.25,4.")
 
-    with recorded(path, lambda _event: None) as tell:
+    with recorded(path, lambda _event: None, RUN, lambda: NOW) as tell:
         assert path.read_bytes() == whole
         tell(STEP)
     assert [row["step"] for row in rows(path)] == ["1", "1"]

@@ -1,14 +1,18 @@
 """Where a trainer's events go."""
 
+import asyncio
 import errno
 import io
+import json
 import os
 import sys
+from datetime import datetime, timedelta
 
 import pytest
 
-from p2pswarm.node.progress.output import output, write_line
-from p2pswarm.progress.events import Ended, MicrobatchCounts, Note, from_line
+from p2pswarm.node.progress.output import output, reminded, write_line
+from p2pswarm.progress.events import Ended, MicrobatchCounts, Note, Waiting, from_line
+from p2pswarm.sim.loop import run as in_virtual_time
 
 ESCAPES = "\x1b[2J\rforged\n"
 EVENTS = [
@@ -18,8 +22,8 @@ EVENTS = [
 
 
 @pytest.mark.parametrize("kind", ["lines", "page"])
-def test_what_a_peer_said_does_not_reach_the_terminal_as_it_is(kind, capsys):
-    with output(kind, 10, "a run") as tell:
+async def test_what_a_peer_said_does_not_reach_the_terminal_as_it_is(kind, capsys):
+    async with output(kind, 10, "a run") as tell:
         for event in EVENTS:
             tell(event)
 
@@ -29,12 +33,50 @@ def test_what_a_peer_said_does_not_reach_the_terminal_as_it_is(kind, capsys):
     assert "?[2J?forged?" in said
 
 
-def test_json_has_what_a_peer_said_as_it_is_and_stays_a_line(capsys):
-    with output("json", 10, "a run") as tell:
+async def test_json_has_what_a_peer_said_as_it_is_and_stays_a_line(capsys):
+    async with output("json", 10, "a run") as tell:
         for event in EVENTS:
             tell(event)
 
     assert [from_line(line) for line in capsys.readouterr().out.splitlines()] == EVENTS
+
+
+async def test_lines_and_json_have_the_date_and_the_time(capsys):
+    for kind in ("lines", "json"):
+        async with output(kind, 10, "a run") as tell:
+            tell(EVENTS[0])
+
+    line, json_line = capsys.readouterr().out.splitlines()
+    at = datetime.strptime(line[:19], "%Y-%m-%d %H:%M:%S").astimezone()
+    assert line[19:].startswith("  a server left")
+    assert timedelta() <= datetime.fromisoformat(json.loads(json_line)["at"]) - at
+
+
+def test_a_silence_is_ended_by_what_the_run_is_doing(capsys):
+    async def main():
+        async with output("lines", 10, "a run") as tell:
+            tell(Waiting((0, 1)))
+            await asyncio.sleep(3_600.0)
+
+    in_virtual_time(main(), 1)
+
+    first, *more = capsys.readouterr().out.splitlines()
+    assert first.endswith("  waiting for a server of stage 0, 1")
+    assert {line[19:] for line in more} == {"  still waiting for a server of stage 0, 1"}
+    assert 55 <= len(more) <= 60
+
+
+def test_long_work_is_told_to_go_on_from_time_to_time():
+    said = []
+
+    async def main():
+        async with reminded("reading the text", said.append):
+            await asyncio.sleep(200.0)
+        await asyncio.sleep(200.0)
+
+    in_virtual_time(main(), 1)
+
+    assert said == ["still reading the text"] * 3
 
 
 class Unwritable(io.StringIO):
@@ -50,10 +92,10 @@ class Unwritable(io.StringIO):
 
 @pytest.mark.parametrize("kind", ["lines", "page", "json"])
 @pytest.mark.parametrize("number", [errno.EIO, errno.EPIPE, errno.ENOSPC])
-def test_a_stdout_that_cannot_be_written_ends_nothing(kind, number, monkeypatch):
+async def test_a_stdout_that_cannot_be_written_ends_nothing(kind, number, monkeypatch):
     monkeypatch.setattr(sys, "stdout", Unwritable(number))
 
-    with output(kind, 10, "a run") as tell:
+    async with output(kind, 10, "a run") as tell:
         for event in EVENTS:
             tell(event)
 

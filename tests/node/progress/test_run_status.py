@@ -165,6 +165,26 @@ def test_the_age_of_the_newest_checkpoint_is_told():
     assert decode(encode(status)) == status
 
 
+def test_a_trainer_that_came_back_tells_the_steps_that_are_done_before_it_does_one():
+    latest = LatestStatus(RUN, stages=2, done=40, microbatches=8)
+
+    before = latest.answer(ASK, 5.0)
+    assert (before.done, before.asked, before.counted, before.loss) == (40, 320, 320, None)
+
+    latest.go_on_after(43)
+    assert latest.answer(ASK, 6.0).done == 43
+
+
+def test_a_run_that_goes_back_tells_the_step_that_it_has_gone_back_to():
+    latest = LatestStatus(RUN, stages=2, microbatches=8)
+    latest.on_event(Stepped(50, 2.0, 1.0, 0.1, 1.0, MicrobatchCounts(408, 400, 0)), 10.0)
+
+    latest.go_on_after(40)
+
+    status = latest.answer(ASK, 11.0)
+    assert (status.done, status.counted, status.committed_ago_s) == (40, 320, None)
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.4, "0 s"), (119, "119 s"), (150, "2 minutes"), (7_200, "2 hours"), (1e6, "12 days")],
@@ -240,7 +260,7 @@ def test_a_reason_from_elsewhere_has_no_escape_sequences():
 
 
 def test_a_closed_run_whose_trainer_does_not_answer_may_be_closed_to_us():
-    closed = replace(OFFER, config=replace(OURS, owner="a" * 64))
+    closed = replace(OFFER, config=replace(OURS, owner="a" * 64, strangers="nothing"))
 
     assert "not invited" in as_lines(closed, None)[1]
     assert "not invited" not in as_lines(OFFER, None)[1]

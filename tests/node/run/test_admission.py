@@ -1,17 +1,20 @@
 """Which runs a node may join: open ones, or the one that it is invited to."""
 
+from dataclasses import replace
+
 import pytest
 from run.access.harness import ANN, OWNER, STRANGER, bearer
 
 from p2pswarm.base.ids import Address
 from p2pswarm.net.wire.message import encode
-from p2pswarm.node.run.run_choice import RunChoice, admits, owner_of, run_choice
+from p2pswarm.node.run.run_choice import RunChoice, admits, invited_to, run_choice
 from p2pswarm.node.run.run_match import end_key, fitting
 from p2pswarm.run.manifest import RunIdentity, read_offer, sign_manifest
 from p2pswarm.settings.config import NodeConfig, RunConfig, ServeConfig
 
 OPEN = RunConfig(name="open", stages=1)
-CLOSED = RunConfig(name="closed", stages=1, owner=OWNER.public_key.hex())
+CLOSED = RunConfig(name="closed", stages=1, owner=OWNER.public_key.hex(), strangers="nothing")
+OWNED = RunConfig(name="owned", stages=1, owner=OWNER.public_key.hex())
 HERE = Address("203.0.113.7", 4000)
 
 
@@ -77,9 +80,9 @@ def test_an_invitation_that_the_owner_did_not_make_is_said_before_anybody_is_ask
 def test_a_standby_learns_the_owner_from_the_run_that_it_is_invited_to():
     found = {STRANGER.peer_id.raw: encode(manifest(CLOSED)), b"x": b"garbage"}
 
-    assert owner_of(found, bearer(run=offer(CLOSED).run)) == CLOSED.owner
-    assert owner_of(found, bearer()) == ""
-    assert owner_of(found, None) == ""
+    assert invited_to(found, bearer(run=offer(CLOSED).run)) == CLOSED
+    assert invited_to(found, bearer()) is None
+    assert invited_to(found, None) is None
 
 
 def test_a_standby_without_an_invitation_is_told_of_the_remedy():
@@ -91,6 +94,29 @@ def test_a_standby_without_an_invitation_is_told_of_the_remedy():
     assert len(fitting(found, CLOSED, bytes(32), ANN.raw)[0]) == 1
 
 
+@pytest.mark.parametrize(
+    ("there", "here", "stands_by", "said"),
+    [
+        (OPEN, OPEN, False, "takes no standby: its trainer keeps no owner's key"),
+        (OWNED, replace(OWNED, owner=""), False, "only standbys that its owner has invited"),
+        (OWNED, OWNED, True, ""),
+        (replace(OPEN, strangers="lead"), replace(OPEN, strangers="lead"), True, ""),
+    ],
+    ids=["nobody invites", "a stranger", "invited", "strangers lead"],
+)
+def test_a_standby_of_an_open_run_is_one_that_its_owner_has_invited(there, here, stands_by, said):
+    found = {STRANGER.peer_id.raw: encode(manifest(there))}
+
+    offers, why = fitting(found, here, bytes(32), ANN.raw)
+
+    assert bool(offers) == stands_by
+    assert stands_by or said in why
+
+
+def test_anybody_joins_an_open_run_that_has_an_owner():
+    assert chosen(OWNED) == (["owned"], [])
+
+
 def test_the_end_of_a_closed_run_is_found_by_who_does_not_know_its_owner():
     here = RunConfig(name="closed", stages=1)
 
@@ -98,6 +124,6 @@ def test_the_end_of_a_closed_run_is_found_by_who_does_not_know_its_owner():
 
 
 def test_another_owner_makes_another_run():
-    other = RunConfig(name="closed", stages=1, owner=STRANGER.public_key.hex())
+    other = RunConfig(name="closed", stages=1, owner=STRANGER.public_key.hex(), strangers="nothing")
 
     assert len({offer(run).run for run in (CLOSED, other, RunConfig(name="closed", stages=1))}) == 3

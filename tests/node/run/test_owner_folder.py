@@ -8,7 +8,7 @@ from run.access.harness import NOW_S, OWNER, RUN, bearer
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.ids import Address
 from p2pswarm.commands.owner.invitations import owners_run
-from p2pswarm.node.run.closed_run import closed_by_us
+from p2pswarm.node.run.closed_run import owned_by_us
 from p2pswarm.node.run.owner_folder import OwnerFolder
 from p2pswarm.node.run.run_folder import RunFolder, SavedRun
 from p2pswarm.run.manifest import RunIdentity
@@ -90,13 +90,22 @@ def test_the_trainers_address_is_for_invitations(folder):
 def test_a_trainer_closes_its_run_with_the_key_of_its_folder(tmp_path):
     config = NodeConfig(state=tmp_path, train=TrainConfig(closed=True))
 
-    closed = closed_by_us(config)
+    closed = owned_by_us(config)
 
     assert len(closed.run.owner) == 64
-    assert closed_by_us(config).run.owner == closed.run.owner
-    assert closed_by_us(NodeConfig()).run.owner == ""
+    assert owned_by_us(config).run.owner == closed.run.owner
+    assert closed.run.closed
+    assert owned_by_us(NodeConfig()).run == RunConfig()
     with pytest.raises(Unusable, match="set `state`"):
-        closed_by_us(NodeConfig(train=TrainConfig(closed=True)))
+        owned_by_us(NodeConfig(train=TrainConfig(closed=True)))
+
+
+def test_a_trainer_with_a_folder_can_invite_to_its_open_run(tmp_path):
+    owned = owned_by_us(NodeConfig(state=tmp_path)).run
+
+    assert len(owned.owner) == 64
+    assert owned == RunConfig(owner=owned.owner)
+    assert owned_by_us(NodeConfig(state=tmp_path)).run == owned
 
 
 def test_who_has_no_closed_run_invites_to_none(tmp_path):
@@ -106,13 +115,14 @@ def test_who_has_no_closed_run_invites_to_none(tmp_path):
 
 def test_who_stands_by_or_goes_on_has_the_owner_of_that_run(tmp_path):
     standby = NodeConfig(state=tmp_path, train=TrainConfig(closed=True, standby=True))
-    assert closed_by_us(standby).run.owner == ""
+    assert owned_by_us(standby).run.owner == ""
     assert not (tmp_path / "owner.key").exists()
 
-    run = RunConfig(owner=OWNER.public_key.hex())
+    run = RunConfig(owner=OWNER.public_key.hex(), strangers="nothing")
     identity = RunIdentity(run, bytes(32), bytes(16), b"f" * 32)
     RunFolder(tmp_path).write(SavedRun(identity, finished=False))
-    assert closed_by_us(NodeConfig(state=tmp_path, train=TrainConfig(closed=True))).run.owner == ""
+    assert owned_by_us(NodeConfig(state=tmp_path, train=TrainConfig(closed=True))).run == run
+    assert owned_by_us(NodeConfig(state=tmp_path)).run == run  # it stays closed
     assert not (tmp_path / "owner.key").exists()
     anew = NodeConfig(state=tmp_path, train=TrainConfig(closed=True, new=True))
-    assert closed_by_us(anew).run.owner not in ("", run.owner)
+    assert owned_by_us(anew).run.owner not in ("", run.owner)

@@ -47,6 +47,21 @@ def test_what_is_well_is_ready(tmp_path):
     assert found.text == found.corpus.digest()
 
 
+def test_what_is_passed_over_and_guessed_is_a_line_before_the_run(tmp_path, caplog):
+    made = train_tokenizer(300, [TEXT])
+    (tmp_path / "tokenizer.json").write_text(made.text)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("".join(f"line {n} to learn\n" for n in range(900)))
+    (tmp_path / "texts" / "b.bin").write_bytes(b"\0\1\2\3")
+    train = {"data": tmp_path / "texts", "tokenizer": str(tmp_path / "tokenizer.json")}
+    model = dataclasses.replace(MODEL, vocabulary=300)
+    prepared(node(tmp_path, dataclasses.replace(RUN, model=model), train))
+
+    passed, guessed = caplog.messages
+    assert passed == f"{tmp_path}/texts: passed over: 1 binary (b.bin)"
+    assert guessed.startswith(f"{tmp_path}/tokenizer.json: no file beside it says what ends a doc")
+
+
 MODEL = RUN.model
 MANY = dataclasses.replace(RUN, stages=2, batch=BatchConfig(microbatches=64_000))
 TWO_BLOCKS = RunConfig(model=dataclasses.replace(MODEL, family="two blocks"))

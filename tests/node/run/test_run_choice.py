@@ -7,11 +7,14 @@ from hypothesis import strategies as st
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.guard.dial_budget import HOST_DIALS
 from p2pswarm.net.wire.message import encode
 from p2pswarm.node.run.run_choice import (
     CLOCKS_DIFFER,
     MANIFESTS_MAX,
     QUOTED_MAX,
+    REFUSED_MAX,
+    REFUSED_S,
     TELL_AGAIN_S,
     RunChoice,
     VersionNotices,
@@ -24,8 +27,8 @@ from p2pswarm.settings.config import RunConfig, ServeConfig
 from p2pswarm.settings.parser import RUN_VERSION
 
 
-def offer(number: int) -> UnreadableOffer:
-    trainer = Contact(PeerId(number.to_bytes(32)), Address("203.0.113.7", 4000))
+def offer(number: int, host: str = "203.0.113.7") -> UnreadableOffer:
+    trainer = Contact(PeerId(number.to_bytes(32)), Address(host, 4000))
     return UnreadableOffer(bytes(16), trainer, "another version")
 
 
@@ -52,10 +55,19 @@ def test_a_trainer_that_offers_another_run_or_moves_is_told_again():
 def test_a_flood_of_manifests_has_few_addresses_dialled_in_an_hour():
     notices = VersionNotices(manifests_max=3)
 
-    told = [notices.due([offer(n), offer(n + 1)], n / 10) for n in range(100)]
+    several = [offer(n, f"{11 + n}.0.0.1") for n in range(101)]
+    told = [notices.due(several[n : n + 2], n / 10) for n in range(100)]
 
     assert sum(map(len, told)) == 3
-    assert len(notices.due([offer(n) for n in range(100)], 10.0 + TELL_AGAIN_S)) == 3
+    assert len(notices.due(several, 10.0 + TELL_AGAIN_S)) == 3
+
+
+def test_manifests_that_name_one_place_have_it_dialled_a_few_times_in_an_hour_for_all_looks():
+    notices = VersionNotices()
+
+    told = [notices.due([offer(n), offer(n + 1)], n / 10) for n in range(100)]
+
+    assert sum(map(len, told)) == HOST_DIALS
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.floats(0.0, 2000.0)), max_size=30))
@@ -292,3 +304,48 @@ def test_without_a_run_that_our_clock_allows_the_clocks_are_named():
     assert choice.fitting({}, clocks_differ=True) == []
 
     assert choice.remarks() == [CLOCKS_DIFFER]
+
+
+def test_a_run_that_cannot_be_served_is_passed_over_for_a_while_and_said_once():
+    choice = RunChoice(ServeConfig())
+    found = announced(Identity.generate(b"1"), "bad") | announced(Identity.generate(b"2"), "good")
+    bad = next(one for one in choice.fitting(found) if one.config.name == "bad")
+
+    for now_s in (5.0, 5.0 + REFUSED_S):
+        choice.retry(now_s)
+        choice.refuse(bad, "it needs a package that is not here", now_s)
+        assert [one.config.name for one in choice.fitting(found)] == ["good"]
+        assert choice.instead_of(bad, found)[0].config.name == "good"
+        choice.retry(now_s + REFUSED_S - 1)
+        assert [one.config.name for one in choice.fitting(found)] == ["good"]
+
+    said = choice.remarks()
+    assert len(said) == 1
+    assert "'bad'" in said[0]
+    assert "it needs a package that is not here; waiting for another run" in said[0]
+    choice.retry(5.0 + 2 * REFUSED_S)
+    assert len(choice.fitting(found)) == 2
+
+
+def test_a_flood_of_runs_that_cannot_be_served_takes_little_memory():
+    choice = RunChoice(ServeConfig())
+    (bad,) = choice.fitting(announced(Identity.generate(b"1"), "bad"))
+
+    for number in range(REFUSED_MAX + 10):
+        choice.refuse(dataclasses.replace(bad, run=number.to_bytes(16)), "no", 0.0)
+
+    assert len(choice._refused_s) == REFUSED_MAX
+    assert len(choice.remarks()) <= QUOTED_MAX
+
+
+def test_the_founders_offer_of_a_run_goes_before_those_of_others():
+    """Anybody can sign a manifest of it, and call itself a trainer."""
+    founder, other = Identity.generate(b"founder"), Identity.generate(b"other")
+    run = RunIdentity(RunConfig(name="one"), bytes(32), bytes(16), founder.peer_id.raw)
+    here = Address("203.0.113.7", 4000)
+    found = {one.peer_id.raw: encode(sign_manifest(one, run, here)) for one in (other, founder)}
+    offers = RunChoice(ServeConfig()).fitting(found)
+
+    assert preferred(offers, [one.trainer for one in offers]).trainer.peer == founder.peer_id
+    others = [one.trainer for one in offers if one.trainer.peer == other.peer_id]
+    assert preferred(offers, others).trainer.peer == other.peer_id

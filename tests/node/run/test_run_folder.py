@@ -1,6 +1,7 @@
 """A trainer's folder, and which run it takes part in by it."""
 
 import dataclasses
+import stat
 
 import pytest
 
@@ -42,6 +43,12 @@ def test_what_is_kept_is_read_again(tmp_path, finished):
     assert [path.name for path in tmp_path.iterdir()] == [RUN_FILE]
 
 
+def test_which_run_it_is_is_the_owners_alone(tmp_path):
+    RunFolder(tmp_path).write(SavedRun(IDENTITY, finished=False))
+
+    assert stat.S_IMODE((tmp_path / RUN_FILE).stat().st_mode) == 0o600
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"run": 1}', "x" * 100])
 def test_a_file_that_says_something_else_is_refused_with_the_remedy(tmp_path, text):
     (tmp_path / RUN_FILE).write_text(text)
@@ -81,10 +88,12 @@ def test_the_founder_is_the_first_voter():
 
 
 def test_a_standby_takes_the_run_of_its_settings_and_text():
-    offers, _ = fitting(offered(IDENTITY), RUN, TEXT, b"me" * 16)
+    trusting = dataclasses.replace(RUN, strangers="lead")
+    identity = dataclasses.replace(IDENTITY, config=trusting)
+    offers, _ = fitting(offered(identity), trusting, TEXT, b"me" * 16)
 
-    assert [offer.identity for offer in offers] == [IDENTITY]
-    assert fitting(offered(IDENTITY), RUN, TEXT, FOUNDER.peer_id.raw)[0] == []
+    assert [offer.identity for offer in offers] == [identity]
+    assert fitting(offered(identity), trusting, TEXT, FOUNDER.peer_id.raw)[0] == []
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_a_server_finds_a_standby_that_is_not_in_the_dht_through_its_neighbours(
             town.internet.kill(trainer.identity.peer_id, silent=True)
             began_s = loop.time()
             async with asyncio.TaskGroup() as tasks:
-                following = tasks.create_task(follow_run(server, choice, lost, waiting))
+                following = tasks.create_task(follow_run(server, choice, lost, waiting, server.rpc))
                 await waiting.told()
                 following.cancel()
 

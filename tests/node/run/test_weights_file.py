@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import resource
-from pathlib import Path
 
 import pytest
 import torch
@@ -24,7 +23,6 @@ from p2pswarm.node.run.weights_file import (
     model_size,
     named_weights,
     state_sizes,
-    weights_name,
     write_run,
     write_weights,
 )
@@ -203,14 +201,6 @@ def test_weights_of_a_finished_run_are_never_overwritten_by_those_of_its_restart
     with safe_open(first.path, "pt") as file:
         assert file.get_tensor("x") == 1.0
     assert second.path == tmp_path / "weights-2.safetensors"
-
-
-def test_the_name_has_the_run_and_the_step():
-    run = dataclasses.replace(RUN, name="my run/2")
-
-    path = weights_name(Path("out") / "weights.safetensors", run, 300)
-
-    assert path == Path("out") / "weights-my-run-2-step-300.safetensors"
 
 
 def test_the_size_is_known_before_there_are_weights(tmp_path):

@@ -244,3 +244,19 @@ async def test_a_node_with_relays_of_its_user_says_these_and_nothing_else():
             assert card.flags == CardFlags.CLIENT
             assert card.addresses == ()
             assert [each.contact for each in card.relays] == [relay]
+
+
+async def test_a_node_of_this_machine_alone_tells_so_at_once():
+    said = []
+    async with asyncio.timeout(PATIENCE_S), node() as alone:
+        alone.reachability.tell(said.append)
+
+    assert said == ["reachable: from this machine alone: it listens on 127.0.0.1"]
+
+
+async def test_a_node_that_others_reach_by_another_address_does_not():
+    said = []
+    async with asyncio.timeout(PATIENCE_S), node(announce="203.0.113.7:4000") as reached:
+        reached.reachability.tell(said.append)
+
+    assert said == []

@@ -18,11 +18,14 @@ from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.os.sockets import SocketNet
 
 FILES = 100
+FILES_OF_A_NODE = 280
 PATIENCE_S = 20.0
 STRANGERS = 2 * FILES
 BEGIN = f"""
 import asyncio, os, resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, ({FILES}, {FILES}))
+from functools import partial
+files = int(os.environ.get("FILES", "{FILES}"))
+resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 from p2pswarm.settings.config import NodeConfig
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.base.ids import Address
@@ -89,7 +92,10 @@ async def dial(to: Contact, handshake_s: float = PATIENCE_S) -> None:
 
 
 async def test_silent_strangers_do_not_take_the_last_file_of_a_node():
-    async with endpoint("within_files") as contact, silent_strangers(contact.address):
+    async with (
+        endpoint("partial(within_files, passing=True)") as contact,
+        silent_strangers(contact.address),
+    ):
         await dial(contact)
 
 
@@ -102,15 +108,32 @@ async def test_a_node_whose_files_run_out_accepts_again_when_others_close():
         await dial(contact)
 
 
-def test_a_node_that_may_open_few_files_says_so_and_serves_fewer_peers():
-    run = subprocess.run(
-        [sys.executable, "-c", BEGIN + STACK],
+def node_with(files: int, program: str = STACK) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", BEGIN + program],
+        check=False,
         capture_output=True,
         text=True,
         timeout=60,
-        check=True,
+        env=os.environ | {"FILES": str(files)},
     )
 
-    assert 1 <= int(run.stdout) < FILES
+
+def test_a_node_that_may_open_few_files_says_so_and_serves_fewer_peers():
+    run = node_with(FILES_OF_A_NODE)
+
+    assert 1 <= int(run.stdout) < FILES_OF_A_NODE
     assert "`ulimit -n" in run.stderr
     assert len(run.stderr.splitlines()) == 1
+
+
+def test_a_node_that_may_open_too_few_files_is_refused_and_one_that_only_asks_is_not():
+    refused = node_with(64)
+    asks = node_with(
+        64, STACK.replace("Identity.generate())", "Identity.generate(), passing=True)")
+    )
+
+    assert "Unusable: this process may open 64 files" in refused.stderr
+    assert refused.stdout == ""
+    assert int(asks.stdout) >= 1
+    assert asks.stderr == ""

@@ -390,6 +390,16 @@ def test_a_relay_is_news_as_soon_as_it_is_there_and_until_the_node_is_reached_wi
     assert said == [f"reachable: relayed at {relayed}", "", f"reachable: mapped at {AT}"]
 
 
+def test_why_nothing_is_known_is_said_once_and_only_where_nothing_is():
+    news = ReachabilityEvents(4000)
+    public = Belief(State.PUBLIC, address=AT, sure=True)
+
+    assert news.lone_line("from this machine alone") == "reachable: from this machine alone"
+    assert news.lone_line("from this machine alone") == ""
+    assert news.line(public, settled=True) == f"reachable: direct at {AT}"
+    assert news.lone_line("from this machine alone") == ""
+
+
 def test_who_listens_on_loopback_has_nothing_to_find_out():
     assert on_this_machine_alone(Address("127.0.0.1", 1))
     assert on_this_machine_alone(Address("::1", 1))

@@ -2,15 +2,19 @@
 
 import asyncio
 import os
+from random import Random
 
 import pytest
 
 from p2pswarm.base.errors import Busy, DialFailed, LinkLost
+from p2pswarm.base.ids import Address
 from p2pswarm.net.endpoint.preface import NO_SEAL, PUNCH_TOKEN_BYTES, Sighting, punch_preface
 from p2pswarm.net.link.path import PathKind
 from p2pswarm.net.os.sockets import SocketNet
+from p2pswarm.reach.punch.dial_schedule import DialSchedule
 from p2pswarm.reach.punch.limits import PEER_MAX
 from p2pswarm.reach.punch.messages import Offer, Punch, PunchCandidate
+from p2pswarm.reach.punch.puncher import ARRIVALS_MAX, PunchAttempt
 from tests.reach.punch.harness import Victim, meeting, punching
 from tests.reach.relay.harness import PATIENCE_S, behind_nat, relay
 
@@ -177,3 +181,36 @@ async def test_a_greeting_that_nobody_waits_for_ends_its_connection():
             with pytest.raises(LinkLost):
                 await connection.receive(1)
             connection.close()
+
+
+async def test_a_crowd_at_the_port_of_an_attempt_does_not_keep_the_peer_out():
+    """It says nothing, from one host; the peer comes last, and greets."""
+    ours, theirs = b"o" * PUNCH_TOKEN_BYTES, b"t" * PUNCH_TOKEN_BYTES
+    taken: asyncio.Queue = asyncio.Queue()
+    net = SocketNet()
+    listener = await net.listen(Address("127.0.0.1", 0))
+    crowd = []
+    try:
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            PunchAttempt(net, DialSchedule(Random(1)), ours, theirs, taken.put_nowait) as attempt,
+        ):
+            attempt.accept_at(listener)
+            at = listener.address
+            dials = [
+                asyncio.open_connection(at.host, at.port, local_addr=("127.7.7.7", 0))
+                for _ in range(ARRIVALS_MAX + 4)
+            ]
+            crowd += [await dial for dial in dials]
+            for reader, _ in crowd[:4]:
+                assert await reader.read() == b""  # they made way for others of theirs
+            peer = await net.dial(at)
+            await peer.send(punch_preface(theirs))
+
+            assert await peer.receive(len(punch_preface(ours))) == punch_preface(ours)
+            (await taken.get()).close()
+            peer.close()
+    finally:
+        listener.close()
+        for _, writer in crowd:
+            writer.close()

@@ -2,6 +2,7 @@
 
 import os
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from p2pswarm.base.errors import DialFailed
 from p2pswarm.base.ids import Contact
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.net.os.web_net import WebNet
-from p2pswarm.net.os.web_socket import WebListener
+from p2pswarm.net.os.web_socket import WebUpgrade
 from tests.reach.relay.harness import LOOPBACK, behind_nat, host, relay
 
 
@@ -26,8 +27,8 @@ async def web():
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         middle = await enter(relay())
-        listener = await enter(WebListener(LOOPBACK, middle.endpoint.accept))
-        yield middle, listener.address, await enter(WebNet(OnlyTheWeb()))
+        at = await middle.endpoint.listen(LOOPBACK, await enter(WebUpgrade()))
+        yield middle, replace(at, web="ws"), await enter(WebNet(OnlyTheWeb()))
 
 
 async def test_two_nodes_call_and_stream_through_a_relay_over_websocket(web):

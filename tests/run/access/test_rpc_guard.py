@@ -1,12 +1,14 @@
 """Calls and streams of a closed run, between simulated processes."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from run.access.harness import (
     ANN,
     BOB,
     DAY_S,
+    DOOR,
     EVE,
     FOUNDER,
     NOW_S,
@@ -14,13 +16,13 @@ from run.access.harness import (
     RUN,
     STRANGER,
     bearer,
-    gate,
     personal,
 )
 
 from p2pswarm.base.errors import NotAdmitted, NotServing, RunEnded, SwarmError
+from p2pswarm.base.ids import PeerId
 from p2pswarm.run.access.access_list import ASK_EVERY_S, Revocations, sign_list
-from p2pswarm.run.access.gate import OTHER_ROLE, REVOKED, UNINVITED
+from p2pswarm.run.access.gate import OTHER_ROLE, REVOKED, UNINVITED, AccessGate
 from p2pswarm.run.access.grant import Access, serial_of
 from p2pswarm.run.access.messages import ShowToken, TellAccess, TokenShown
 from p2pswarm.run.access.rpc_guard import GuardedRpc, RoleRules
@@ -34,6 +36,9 @@ INVITED = bearer()
 
 class Closed:
     """The members of a closed run, in one world; each answers calls and streams."""
+
+    door = DOOR
+    rules = RULES
 
     def __init__(self):
         self.net = SimWorld(1)
@@ -55,9 +60,9 @@ class Closed:
 
     async def join(self, peer, invitation=None):
         rpc = self.net.rpc(peer)
-        member = GuardedRpc(
-            rpc, gate(peer, invitation), RULES, lambda: self.clock(peer), self.said.append
-        )
+        token = invitation.token(peer) if invitation else None
+        guard = AccessGate(self.door, peer.raw, token)
+        member = GuardedRpc(rpc, guard, self.rules, lambda: self.clock(peer), self.said.append)
         member.serve_unary(StillThere, lambda _peer, asked: asked)
         member.serve_unary(MayLeave, lambda _peer, asked: asked)
 
@@ -360,3 +365,85 @@ def test_members_that_a_wrong_clock_refused_are_back_when_it_is_right():
         assert await ask(ann, founder) == StillThere()
 
     played(story)
+
+
+# An open run: strangers do what needs no role.
+
+OPEN_RULES = RoleRules({WillLeave: Access.TRAIN}, {MayLeave: Access.TRAIN}, others=Access(0))
+
+
+class Open(Closed):
+    """The peers of an open run; EVE and her like are strangers."""
+
+    door = replace(DOOR, open=True)
+    rules = OPEN_RULES
+
+
+def played_open(story, kind=Open):
+    async def main():
+        async with asyncio.timeout(3600), kind() as run_:
+            await story(run_)
+
+    run(main(), 1)
+
+
+def test_strangers_of_an_open_run_call_each_other_and_show_nothing():
+    async def story(run_):
+        ann, eve = await run_.join(ANN), await run_.join(EVE)
+        bare = run_.net.rpc(BOB)
+
+        assert await ask(ann, eve) == StillThere()
+        assert await bare.call(ann.contact, StillThere(), 5.0) == StillThere()
+        assert ann.gate.members == eve.gate.members == []
+
+    played_open(story)
+
+
+def test_an_order_of_a_trainer_is_taken_from_the_founder_and_whom_its_owner_invited():
+    async def story(run_):
+        founder, ann = await run_.join(FOUNDER), await run_.join(ANN)
+        bob = await run_.join(BOB, personal(BOB, role="train"))
+        eve = await run_.join(EVE, personal(EVE, role="serve"))
+        for trainer in (founder, bob):
+            async with trainer.open_stream(ann.contact, WillLeave(1.0), 5.0) as stream:
+                assert await stream.receive() == WillLeave(1.0)
+        stranger = await run_.join(PeerId(b"z" * 32))
+        for other in (eve, stranger):
+            with pytest.raises(NotAdmitted):
+                async with other.open_stream(ann.contact, WillLeave(1.0), 5.0) as stream:
+                    await stream.receive()
+
+    played_open(story)
+
+
+def test_nobody_asks_a_stranger_what_only_a_trainer_is_asked():
+    async def story(run_):
+        founder, ann = await run_.join(FOUNDER), await run_.join(ANN)
+        bob = await run_.join(BOB, personal(BOB, role="train"))
+        assert await ann.call(founder.contact, MayLeave(True), 5.0) == MayLeave(True)
+        assert await ann.call(bob.contact, MayLeave(True), 5.0) == MayLeave(True)
+        eve, asked = run_.net.rpc(EVE), []
+        eve.serve_unary(ShowToken, lambda _peer, shown: TokenShown(None, "", 0, None))
+        eve.serve_unary(MayLeave, lambda _peer, said: asked.append(said) or said)
+
+        with pytest.raises(NotAdmitted, match="may not be asked that"):
+            await ann.call(eve.contact, MayLeave(True), 5.0)
+        assert asked == []
+
+    played_open(story)
+
+
+def test_where_nobody_can_invite_the_founder_is_the_only_trainer():
+    class Ownerless(Open):
+        door = replace(DOOR, open=True, owner=b"")
+
+    async def story(run_):
+        founder, ann = await run_.join(FOUNDER), await run_.join(ANN)
+        bob = await run_.join(BOB, personal(BOB, role="train"))
+        assert await ann.call(founder.contact, MayLeave(True), 5.0) == MayLeave(True)
+        with pytest.raises(SwarmError):
+            async with bob.open_stream(ann.contact, WillLeave(1.0), 5.0) as stream:
+                await stream.receive()
+        assert run_.ended == [], "its handler never ran"
+
+    played_open(story, Ownerless)

@@ -13,6 +13,10 @@ Three kinds of steps are left out, because whatever can go wrong after them can 
 What a machine does depends on its own state and input only. So each such step is taken once, by the
 real machine, and remembered; states are tuples of numbers. The oracle is not the leaders' word: it
 remembers who ever accepted what under which term.
+
+A plan may have members, too: servers of one stage, each with its real `CommitLog`. A leader has the
+step reduced by all of them, in its own generation, before it proposes; then whatever is decided has
+to be applicable by each, whoever had it reduced again in between.
 """
 
 import itertools
@@ -21,15 +25,19 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from run.chain.harness import commit, genesis, peer, revote, voter
+from run.chain.harness import RUN, commit, genesis, peer, revote, voter
 
+from p2pswarm.run.averaging.base import AveragedGradient
+from p2pswarm.run.averaging.round import RoundId
 from p2pswarm.run.chain.acceptor import ChainAcceptor, Register
 from p2pswarm.run.chain.actions import Ask, Fetch, Leading, Persist, RecordDecided, Reply
 from p2pswarm.run.chain.chain import Chain, ChainHead, Genesis
 from p2pswarm.run.chain.electorate import Votes
 from p2pswarm.run.chain.leader import Attempt, Leader, LeaderPhase
 from p2pswarm.run.chain.messages import Denied, Heartbeat, Prepare, Promise, Propose
-from p2pswarm.run.chain.record import CommitRecord, RecordKind, digest
+from p2pswarm.run.chain.record import CommitRecord, RecordKind, digest, first_number
+from p2pswarm.run.messages.step import Commit, Reduce
+from p2pswarm.server.commit_log import CommitDecision, CommitLog, ReducedGradient
 
 NOT_YET = -1
 Make = Callable[..., CommitRecord]
@@ -56,6 +64,9 @@ class Plan:
     """The first trainer leads already; else its election is searched, too."""
     acceptor_class: type[ChainAcceptor] = ChainAcceptor
     leader_class: type[Leader] = Leader
+    members: int = 0
+    """Servers that reduce each step before its record is proposed."""
+    log_class: type[CommitLog] = CommitLog
 
 
 class State(NamedTuple):
@@ -67,6 +78,8 @@ class State(NamedTuple):
     """A bit for each (voter, term, record) that was ever accepted."""
     decided: tuple[int, ...]
     """Records by height, as the oracle says."""
+    logs: tuple[int, ...] = ()
+    """What each member holds."""
 
 
 class Table:
@@ -101,6 +114,8 @@ class Model:
         self.place = {peer(name): i for i, name in enumerate(self.names)}
         self.records, self.registers, self.leaders = Table(), Table(), Table()
         self.requests, self.answers, self.acceptances = Table(), Table(), Table()
+        self.logs = Table()
+        self.log_steps: dict = {}
         self.voter_steps: dict = {}
         self.leader_steps: dict = {}
         self.decisions = 0
@@ -122,7 +137,12 @@ class Model:
     def first(self) -> State:
         trainers = len(self.plan.trainers)
         blank = self.registers.number((0, b"", 0, None), Register())
-        state = State((blank,) * len(self.names), (NOT_YET,) * trainers, 0, 0, ())
+        log = self.plan.log_class()
+        log.begin(0, keep=False)
+        log.became(0)
+        log.hashed(b"w0")
+        logs = (self.logs.number(log_key(log), log),) * self.plan.members
+        state = State((blank,) * len(self.names), (NOT_YET,) * trainers, 0, 0, (), logs)
         if not self.plan.begun:
             return state
         state = next(iter(self.starts(state, 0)))
@@ -136,6 +156,7 @@ class Model:
     def steps(self, state: State) -> Iterator[State]:
         for number, leader in enumerate(state.leaders):
             if leader != NOT_YET:
+                yield from self.reductions(state, number)
                 yield from self.proposals(state, number)
             elif NOT_YET not in state.leaders[:number]:  # terms begin in their order
                 yield from self.starts(state, number)
@@ -154,10 +175,44 @@ class Model:
             leader = self.plan.leader_class(attempt, self.plan.genesis, head, 0.0)
             yield self.after(state, number, self.settled(number, leader))
 
+    def reductions(self, state: State, number: int) -> Iterator[State]:
+        """A member reduces the step that a leader has due, unless it has served a later one."""
+        leader = self.leaders.values[state.leaders[number]]
+        if not leader.leads or leader.pending or leader.head.height >= len(self.plan.changes):
+            return
+        round_ = RoundId(leader.head.version, self.generation(leader.head, number))
+        for place, log in enumerate(state.logs):
+            key = log, round_
+            if key not in self.log_steps:
+                self.log_steps[key] = self.reduced(self.logs.values[log], round_)
+            if self.log_steps[key] is not None:
+                logs = (*state.logs[:place], self.log_steps[key], *state.logs[place + 1 :])
+                yield state._replace(logs=logs)
+
+    def generation(self, head: ChainHead, number: int) -> int:
+        return first_number(self.plan.terms[number]) + head.height
+
+    def reduced(self, log: CommitLog, round_: RoundId) -> int | None:
+        """What a member holds after it; None if it does not reduce this."""
+        if log.version != round_.step or log._over >= round_:
+            return None
+        after = copy(log)
+        after._reduced = dict(log._reduced)
+        gradient = AveragedGradient(b"g%d" % round_.generation, 1.0)
+        after.reduction_begun(Reduce(RUN, round_.step, round_.generation, 0, b"", (), ()))
+        after.reduction_over(round_, ReducedGradient(round_, object(), gradient))
+        return self.logs.number(log_key(after), after)
+
+    def all_reduced(self, state: State, head: ChainHead, number: int) -> bool:
+        round_ = RoundId(head.version, self.generation(head, number))
+        return all(self.logs.values[log]._over == round_ for log in state.logs)
+
     def proposals(self, state: State, number: int) -> Iterator[State]:
         leader = self.leaders.values[state.leaders[number]]
         height = leader.head.height
         if not leader.leads or leader.pending or height >= len(self.plan.changes):
+            return
+        if not self.all_reduced(state, leader.head, number):
             return
         makers = [commit, revote] if height in self.plan.also else [commit]
         for names, make in itertools.product(self.plan.changes[height], makers):
@@ -273,8 +328,21 @@ class Model:
                     f"place {record.height} is of another step than the one that is due"
                 )
             self.decisions += 1
-            return state._replace(decided=(*state.decided, what))
+            logs = tuple(self.followed(log, record) for log in state.logs)
+            return state._replace(decided=(*state.decided, what), logs=logs)
         return state
+
+    def followed(self, log: int, record: CommitRecord) -> int:
+        """What a member holds after a decided record, which it must be able to follow."""
+        order = Commit(RUN, record.step, record.generation, 0, record.scale, 0.1)
+        after = copy(self.logs.values[log])
+        after._reduced = dict(after._reduced)
+        after._made = dict(after._made)
+        if after.committed(order, patient=False) is not CommitDecision.APPLY:
+            raise Violation(f"a member cannot follow the record of step {record.step}")
+        after.take(order)
+        after.applied(order)
+        return self.logs.number(log_key(after), after)
 
     def version(self, state: State) -> int:
         """How many steps are decided: records of voters are none."""
@@ -288,6 +356,11 @@ class Model:
             2 * len(accepted & set(voters)) > len(voters)
             for voters in self.records.values[what].electorates
         )
+
+
+def log_key(log: CommitLog) -> tuple:
+    rounds = frozenset(each.round for each in log._reduced.values())
+    return log.version, rounds, log._over, tuple(sorted(log._made.items()))
 
 
 def leader_key(leader: Leader) -> tuple:

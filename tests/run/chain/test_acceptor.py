@@ -5,8 +5,10 @@ from run.chain.harness import RUN, chain_of, commit, genesis, peer, stage_commit
 
 from p2pswarm.run.chain.acceptor import CALM_S, ChainAcceptor, Register
 from p2pswarm.run.chain.actions import Persist, Reply
-from p2pswarm.run.chain.chain import Chain, ChainHead
+from p2pswarm.run.chain.chain import WINDOW, Chain, ChainHead
 from p2pswarm.run.chain.messages import (
+    TERM_EVERY_S,
+    TERM_JUMP_MAX,
     Accepted,
     Denial,
     Denied,
@@ -17,6 +19,7 @@ from p2pswarm.run.chain.messages import (
     Propose,
 )
 from p2pswarm.run.chain.record import digest
+from p2pswarm.run.messages.field_limits import TERM_MAX
 
 ONE, TWO = b"1" * 16, b"2" * 16
 
@@ -195,6 +198,57 @@ def test_a_record_whose_predecessor_is_not_known_is_accepted_on_its_signature():
     assert answer.digest == digest(SECOND)
 
 
+@pytest.mark.parametrize(
+    ("height", "because"),
+    [(2, Denial.INVALID), (2 + WINDOW + 1, Denial.JUMP), (2**40, Denial.JUMP)],
+)
+def test_a_record_that_nobody_can_ever_follow_is_not_accepted(height, because):
+    """The next leader would look for those before it for ever."""
+    chain, _ = chain_of(2)
+    nowhere = commit(replace(chain.head, height=height, digest=b"x" * 32))
+
+    answer, entries = ask(fresh(chain=chain), propose(nowhere))
+
+    assert (why(answer), entries) == (because, [])
+
+
+@pytest.mark.parametrize("ask_with", [prepare, lambda term: propose(FIRST, term)])
+def test_a_term_that_no_trainer_can_have_come_to_is_denied_and_the_next_one_is_not(ask_with):
+    machine = fresh()
+
+    for term in (TERM_MAX, TERM_JUMP_MAX + 1):
+        answer, entries = ask(machine, ask_with(term))
+        assert (why(answer), answer.promised, entries) == (Denial.JUMP, 0, [])
+        assert why(ask(machine, Heartbeat(RUN, term, 0, bytes(32)))[0]) is Denial.JUMP
+
+    assert not isinstance(ask(machine, ask_with(2))[0], Denied)
+
+
+def test_terms_rise_no_faster_than_trainers_take_them_in_however_many_calls():
+    machine, now_s, term, day_s = fresh(), 100.0, 0, 86_400
+
+    while now_s < 100.0 + day_s:
+        step = TERM_JUMP_MAX
+        while step:  # the most that is taken just now
+            answer, _ = ask(machine, prepare(term + step), now_s=now_s)
+            if isinstance(answer, Promise):
+                term += step
+            else:
+                step //= 2
+        now_s += 10_000.0
+
+    assert term <= TERM_JUMP_MAX + day_s / TERM_EVERY_S + 1
+    assert term < TERM_MAX // 500
+
+
+def test_a_voter_that_was_away_takes_the_term_of_what_was_decided_meanwhile():
+    far = TERM_JUMP_MAX + 5
+    chain, _ = chain_of(1)
+    chain.append(commit(chain.head, term=far))
+
+    assert isinstance(ask(fresh(chain=chain), prepare(far + 1))[0], Promise)
+
+
 @pytest.mark.parametrize("message", [prepare(1), Heartbeat(RUN, 1, 0, bytes(32))])
 def test_who_is_no_trainer_is_a_stranger(message):
     assert why(ask(fresh(), message, by="z")[0]) is Denial.STRANGER
@@ -331,7 +385,7 @@ def test_a_register_keeps_the_attempt_of_the_term_that_it_accepted_in():
 
 def far_ahead(by: str):
     """A record that nobody could check here, in which its maker calls itself a trainer."""
-    head = replace(ChainHead.of(SECOND), height=2**40, digest=b"?" * 32, term=9)
+    head = replace(ChainHead.of(SECOND), digest=b"?" * 32, term=9)
     return commit(head, by, term=9, trainers=(peer(by), peer("a")), voters=(voter("c"),))
 
 

@@ -1,5 +1,7 @@
 import contextlib
 import hashlib
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -233,6 +235,16 @@ def test_a_file_that_is_in_use_is_refused(path):
         ChainFile.open(path, GENESIS, MEMORY)
 
     file.close()
+
+
+def test_what_a_voter_promised_is_its_owners_alone(path):
+    before = os.umask(0)
+    try:
+        opened(path)
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_path_that_cannot_be_a_file_is_refused(tmp_path):

@@ -25,14 +25,24 @@ from p2pswarm.run.chain.actions import (
     VotesMissing,
 )
 from p2pswarm.run.chain.chain import BrokenRecord, ChainHead
-from p2pswarm.run.chain.leader import HEARTBEAT_S, PATIENCE, RESEND_S, Attempt, Leader, LeaderPhase
+from p2pswarm.run.chain.leader import (
+    HEARTBEAT_S,
+    PATIENCE,
+    RESEND_S,
+    WITHDRAWAL,
+    Attempt,
+    Leader,
+    LeaderPhase,
+)
 from p2pswarm.run.chain.messages import (
+    TERM_JUMP_MAX,
     Denial,
     HandOver,
     Heartbeat,
     Prepare,
     Propose,
 )
+from p2pswarm.run.messages.field_limits import TERM_MAX
 
 
 def test_it_asks_the_others_first_and_itself_when_its_own_promise_is_the_one_that_lacks():
@@ -200,17 +210,54 @@ def test_a_record_is_decided_by_majorities_of_the_old_and_of_the_new_voters():
     voters = (voter("a"), voter("b"), voter("d"))
     record = commit(leader.head, "a", 2, voters=voters)
     leader.propose(record)
-    assert asked(leader, Propose) == [peer(name) for name in "bcd"]
+    assert asked(leader, Propose) == [peer("b"), peer("d")]
 
-    leader.receive(peer("c"), accepted("c", record))
-    assert asked(leader, Propose) == []
     leader.receive(peer("d"), accepted("d", record))
+    assert asked(leader, Propose) == [
+        peer("c")
+    ]  # a voter no more: asked once the others are enough
+    leader.receive(peer("c"), accepted("c", record))
     assert asked(leader, Propose) == [peer("a")]
     assert leader.pending == record
     leader.receive(peer("a"), accepted("a", record))
 
     assert seen(leader, RecordDecided) == [RecordDecided(record)]
     assert leader.head.voters == voters
+
+
+def alone() -> Leader:
+    leader = Leader(
+        Attempt(peer("a"), 2, NONCE), genesis("ab", "a"), genesis("ab", "a").head(), 0.0
+    )
+    leader.receive(peer("a"), promise("a"))
+    record = commit(leader.head, "a", 2, voters=(voter("a"), voter("b"), voter("c")))
+    leader.propose(record)
+    leader.actions()
+    return leader
+
+
+def test_a_record_whose_new_voters_are_gone_is_withdrawn():
+    """Its own voter has not accepted it, so another record may take its place."""
+    leader = alone()
+
+    for second in range(WITHDRAWAL):
+        assert leader.leads
+        for name in "bc":
+            leader.on_silence(peer(name))
+        leader.on_deadline(second + 1.0)
+
+    assert [each.promised for each in seen(leader, Deposed)] == [2]
+
+
+def test_a_record_whose_new_voters_answer_is_not_withdrawn():
+    leader = alone()
+
+    for second in range(2 * WITHDRAWAL):
+        leader.on_silence(peer("b"))
+        leader.receive(peer("c"), denied("c", 1))
+        leader.on_deadline(second + 1.0)
+
+    assert leader.leads
 
 
 @pytest.mark.parametrize(
@@ -405,3 +452,11 @@ def test_who_hands_over_says_so_to_all_and_leads_no_more():
     assert {ask.message for ask in asks} == {HandOver(RUN, 2, peer("b"))}
     assert isinstance(over, Deposed)
     assert leader.phase is LeaderPhase.OVER
+
+
+def test_a_voter_that_names_the_last_of_all_terms_leaves_a_trainer_others():
+    leader = standing("a", term=2)
+
+    leader.receive(peer("c"), denied("c", promised=TERM_MAX))
+
+    assert [one.promised for one in seen(leader, Deposed)] == [2 + TERM_JUMP_MAX]

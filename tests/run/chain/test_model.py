@@ -1,5 +1,6 @@
 """Every interleaving of a small world: none breaks the chain, and each mutant of the rules does."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.leader import Leader
 from p2pswarm.run.chain.messages import Promise
 from p2pswarm.run.chain.record import RecordKind
+from p2pswarm.server.commit_log import CommitLog
 
 SAME = ("abc",)
 CHANGE = ("abc", "abd")
@@ -20,7 +22,7 @@ CHANGE = ("abc", "abd")
     ("plan", "states"),
     [
         pytest.param(Plan(changes=(SAME,), begun=False), 1_000, id="two elections"),
-        pytest.param(Plan(changes=(SAME, CHANGE)), 20_000, id="a voter is replaced"),
+        pytest.param(Plan(changes=(SAME, CHANGE)), 15_000, id="a voter is replaced"),
         pytest.param(Plan(trainers="aba", changes=(SAME,)), 5_000, id="three leaders"),
         pytest.param(
             Plan(trainers="ab", voters="abc", genesis=genesis("ab", "a"), changes=(("abc",), SAME)),
@@ -36,6 +38,11 @@ CHANGE = ("abc", "abd")
             Plan(trainers="ab", voters="abc", changes=(("a", "abc"), ("abc", "a"))),
             1_000,
             id="three voters become one",
+        ),
+        pytest.param(
+            Plan(trainers="aba", changes=(SAME,), members=2),
+            10_000,
+            id="three leaders, each of which has the step reduced",
         ),
     ],
 )
@@ -119,6 +126,18 @@ class LosesItsDisk(ChainAcceptor):
         super().__init__(voter, chain, Register())
 
 
+class KeepsTheLastReductionOnly(CommitLog):
+    def reduction_over(self, round_, reduced):
+        self._reduced.clear()
+        super().reduction_over(round_, reduced)
+
+
+class KeepsTheFirstReductionOnly(CommitLog):
+    def reduction_over(self, round_, reduced):
+        super().reduction_over(round_, reduced)
+        self._reduced = dict(itertools.islice(self._reduced.items(), 1))
+
+
 def grown() -> Genesis:
     return genesis("ab", "a")
 
@@ -165,6 +184,24 @@ def grown() -> Genesis:
         ),
         pytest.param(Plan(acceptor_class=KeepsSilentOfWhatItAccepted), id="hides what it accepted"),
         pytest.param(Plan(acceptor_class=LosesItsDisk), id="forgets everything"),
+        pytest.param(
+            Plan(
+                trainers="aba",
+                changes=(SAME,),
+                members=2,
+                log_class=KeepsTheLastReductionOnly,
+            ),
+            id="members forget a reduction when the step is reduced again",
+        ),
+        pytest.param(
+            Plan(
+                trainers="aba",
+                changes=(SAME,),
+                members=1,
+                log_class=KeepsTheFirstReductionOnly,
+            ),
+            id="members do not keep the reduction of a later term",
+        ),
     ],
 )
 def test_a_broken_rule_is_found(plan):

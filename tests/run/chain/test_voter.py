@@ -11,7 +11,16 @@ from p2pswarm.run.chain.acceptor import ChainAcceptor
 from p2pswarm.run.chain.actions import Fetch, Followed, Persist, Reply
 from p2pswarm.run.chain.chain import ChainHead, Fork
 from p2pswarm.run.chain.memory_file import MemoryChain
-from p2pswarm.run.chain.messages import Accepted, Denied, HandOver, Heartbeat, Prepare, Propose
+from p2pswarm.run.chain.messages import (
+    TERM_JUMP_MAX,
+    Accepted,
+    Denial,
+    Denied,
+    HandOver,
+    Heartbeat,
+    Prepare,
+    Propose,
+)
 from p2pswarm.run.chain.record import digest
 from p2pswarm.run.chain.voter import ChainVoter
 
@@ -222,3 +231,14 @@ def test_who_asks_for_the_coordinator_is_sent_to_its_successor():
     assert [action for action in seat.actions() if isinstance(action, Followed)] == [
         Followed(peer("a"), 2)
     ]
+
+
+def test_a_voter_that_was_away_for_long_fetches_before_it_follows():
+    seat = fresh()
+    far = Heartbeat(RUN, TERM_JUMP_MAX + 1, 0, bytes(32))
+
+    seat.on_call(peer("a"), far, 100.0)
+
+    reply, fetch = seat.actions()
+    assert (reply.message.why, fetch) == (Denial.JUMP, Fetch(peer("a"), 0))
+    assert seat.led_by == (None, 0)

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import stat
 from io import FileIO
 
 import pytest
@@ -243,6 +244,16 @@ def test_a_disk_that_takes_half_a_piece_at_a_time_gets_all(path):
     write(opened(path, open_file=open_file), 0)
 
     assert contents(opened(path)) == [PIECES[0], None, None]
+
+
+def test_weights_that_are_half_fetched_are_their_owners_alone(path):
+    before = os.umask(0)
+    try:
+        opened(path)
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("work", ["begin", "remove"])

@@ -17,6 +17,7 @@ from p2pswarm.trainer.coordinator.silence import (
     Silence,
 )
 from p2pswarm.trainer.members.membership import Membership
+from p2pswarm.trainer.members.probation import Probation
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.step import FENCE_S
 
@@ -38,9 +39,12 @@ class Listening(Play):
         return evicted
 
 
+PROVEN = Probation([b"a" * 32])
+
+
 def heard_at(*times_s: float) -> tuple[Silence, Incarnation]:
     members = Membership(stages=1)
-    silence, one = Silence(members), members.admit(b"a" * 32, "h:1", 0, 0).incarnation
+    silence, one = Silence(members, PROVEN), members.admit(b"a" * 32, "h:1", 0, 0).incarnation
     for time_s in times_s:
         silence.on_word(one, time_s)
     return silence, one
@@ -60,8 +64,9 @@ def test_a_silent_member_is_out_soon_when_the_step_cannot_end_without_it():
 
 def test_a_silent_member_stays_while_others_have_work_that_was_never_launched():
     play = Listening(LONG)
-    ann, _ = play.serve("a"), play.serve("b")
+    ann, bob = play.serve("a"), play.serve("b")
     play.hand(ann, 0)
+    play.hand(bob, 1)
     play.live(1)
 
     evicted = play.live(int(SILENT_S) * 3, mute=(ann,))
@@ -215,7 +220,7 @@ def test_a_member_that_came_back_from_a_pause_may_pause_twice_as_long():
 
 def test_a_pause_that_cost_a_member_its_incarnation_teaches_as_well():
     members = Membership(stages=1)
-    silence = Silence(members)
+    silence = Silence(members, PROVEN)
     first = members.admit(b"a" * 32, "h:1", 0, 0).incarnation
     silence.on_word(first, 0.0)
     members.end(first)
@@ -248,7 +253,7 @@ def test_a_learned_pause_is_forgotten_in_some_minutes():
 
 def test_what_is_said_by_a_former_incarnation_is_not_heard():
     members = Membership(stages=1)
-    silence = Silence(members)
+    silence = Silence(members, PROVEN)
 
     silence.on_word(Incarnation(b"a" * 32, 1), 0.0)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.names import stage_file_name
+from p2pswarm.checkpoint.writer import saved_by
 from p2pswarm.progress.events import Checkpointed
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.checkpoint import Saved, Saving
@@ -18,9 +19,10 @@ from p2pswarm.trainer.coordinator_io.checkpoints import (
     SECOND_COPY_S,
     AskToSave,
     Checkpoints,
+    SaveHere,
     WriteManifest,
 )
-from p2pswarm.trainer.reports.reports import CheckpointFailed, CheckpointProgress
+from p2pswarm.trainer.reports.reports import CheckpointFailed, CheckpointProgress, StateFetched
 
 RUN = b"r" * 16
 HEAD = b"h" * 32
@@ -31,6 +33,8 @@ def member(stage: int, number: int) -> Incarnation:
     return Incarnation(bytes([stage, number]) * 16, 10 * stage + number)
 
 
+OWN = PeerId(b"o" * 32)
+REPORT = Saved(RUN, 10, 0, 0, 2, b"d" * 32, 3, b"f" * 32, 2, b"p" * 64)
 HOLDERS = [[member(stage, number) for number in range(3)] for stage in range(len(CUT))]
 FIRST = [[member(0, 0)], [member(1, 0)]]
 
@@ -68,8 +72,17 @@ class Play:
         )
         self.rules.on_file(by, report, self.now_s)
 
-    def heard(self, by: Incarnation, written: int = 1, failed: str = "", version: int = 10):
-        self.rules.on_progress(by, Saving(RUN, version, written, 9, failed), self.now_s)
+    def heard(
+        self,
+        by: Incarnation,
+        written: int = 1,
+        failed: str = "",
+        version: int = 10,
+        *,
+        refused: bool = False,
+    ):
+        note = Saving(RUN, version, written, 9, failed, refused)
+        self.rules.on_progress(by, note, self.now_s)
 
     def pass_time(self, seconds: float) -> None:
         self.now_s += seconds
@@ -188,6 +201,62 @@ def test_a_stage_that_nobody_can_save_ends_the_checkpoint_with_the_reasons():
     play.heard(member(0, 1))
     play.rules.on_end(member(0, 0), play.now_s)
     assert play.rules.drain() == []
+
+
+def test_where_a_writers_owner_forbids_it_another_member_of_the_stage_is_asked():
+    play = Play()
+    play.begun()
+    play.seen(AskToSave)
+
+    play.heard(member(0, 0), failed="not here", refused=True)
+    play.heard(member(1, 0), failed="the disk is full")  # the copy is enough then
+
+    assert [order.writer for order in play.seen(AskToSave)] == [member(0, 2)]
+    for writer in (member(0, 1), member(0, 2), member(1, 1)):
+        play.wrote(writer)
+    assert play.seen(WriteManifest)
+    play.rules.on_manifest(10, "there", play.now_s)
+    asked = [order.writer for order in play.decided(20)]
+    assert asked == [member(0, 1), member(0, 2), member(1, 0), member(1, 1)]
+
+
+def test_a_stage_that_no_server_may_write_is_saved_here():
+    play = Play()
+    play.begun(FIRST)
+    play.wrote(member(1, 0))
+    play.heard(member(0, 0), failed="not here", refused=True)
+    assert play.seen(SaveHere) == [SaveHere(0, 10, HEAD)]
+
+    play.rules.on_own_file(10, saved_by(REPORT, OWN, len(CUT)), play.now_s)
+
+    (order,) = play.seen(WriteManifest)
+    assert order.stages[0].names == (stage_file_name(0, len(CUT), OWN.short),)
+    play.rules.on_manifest(10, "there", play.now_s)
+    assert not [order for order in play.decided(20, FIRST) if order.writer == member(0, 0)]
+
+
+def test_people_hear_once_that_the_state_of_a_stage_is_fetched():
+    play = Play()
+    play.begun(FIRST)
+    play.heard(member(0, 0), failed="not here", refused=True)
+    assert play.seen(StateFetched) == [StateFetched(0)]
+    assert play.rules.on_later_version(10, play.now_s)
+
+    play.rules.save(11, HEAD, FIRST, play.now_s)
+
+    assert play.rules.drain() == [SaveHere(0, 11, HEAD), AskToSave(member(1, 0), 11, HEAD)]
+
+
+def test_a_stage_that_cannot_be_saved_here_either_ends_the_checkpoint():
+    play = Play()
+    play.begun(FIRST)
+    play.heard(member(0, 0), failed="not here", refused=True)
+
+    play.rules.on_own_failure(10, 0, "the disk is full", play.now_s)
+
+    (failed,) = play.seen(CheckpointFailed)
+    assert failed.reason == "stage 0 was not saved: not here; the disk is full"
+    assert play.rules.idle
 
 
 def test_a_stage_without_servers_is_named():

@@ -192,8 +192,8 @@ def test_a_trainer_that_has_another_address_is_found_there():
     mine.on_trainer(contact(2))
     mine.on_trainer(contact(2, port=5000))
     mine.on_trainer(contact(1))
-    mine.on_voter(peer(30), "10.0.0.30:4000")
-    mine.on_voter(peer(31), "nowhere")
+    mine.on_voter(Whereabouts(peer(30), "10.0.0.30:4000"))
+    mine.on_voter(Whereabouts(peer(31), "nowhere"))
 
     assert mine.find(peer(2)) == contact(2, port=5000)
     assert mine.contacts() == [contact(2, port=5000)]

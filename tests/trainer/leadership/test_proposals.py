@@ -20,7 +20,7 @@ from p2pswarm.trainer.leadership.proposals import AGAIN_S, AT_ONCE, SPARE_S, Pro
 from p2pswarm.trainer.leadership.rollback import Rollback
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.reports import CannotGoBack
+from p2pswarm.trainer.reports.reports import CannotGoBack, VotesAlone
 
 
 @dataclass
@@ -40,6 +40,10 @@ class Context:
         )
     )
     chain: Place = field(default_factory=Place)
+    strangers: tuple[bytes, ...] = ()
+
+    def may_vote(self, server: bytes) -> bool:
+        return server not in self.strangers
 
     def report(self, report: Report) -> None:
         self.reports.append(report)
@@ -65,18 +69,20 @@ class Coordination:
 class Play:
     """Trainers a and b, of which a leads; c votes with them, d and e are servers that may."""
 
-    def __init__(self, *servers: str) -> None:
-        self.town: Town = begun("ab", "abc")
-        for name in "de":
-            self.town.nodes[name] = Node(name)
-            self.town.start(name)
+    def __init__(self, *servers: str, strangers: str = "", voters: str = "abc") -> None:
+        self.town: Town = begun("ab", voters)
+        for name in "cde":
+            if name not in self.town.nodes:
+                self.town.nodes[name] = Node(name)
+                self.town.start(name)
         self.seat = self.town.seats["a"]
         self.roll = KnownTrainers(contact("a"))
         self.roll.on_standby(contact("b"))
         self.reports: list = []
         self.coordination = Coordination()
         self.joins("c", *servers)
-        self.proposals = Proposals(Context(self.reports), self.seat, self.roll)
+        barred = tuple(peer(name) for name in strangers)
+        self.proposals = Proposals(Context(self.reports, strangers=barred), self.seat, self.roll)
         self.proposals.propose_step(self.step(), self.coordination, self.town.now_s)
         self.run(1.0)
         assert self.head.height == 1
@@ -143,6 +149,32 @@ def test_a_dead_voter_is_replaced_without_a_step():
     assert (play.head.height, play.head.version) == (2, 1)
     play.voters()
     assert play.head.height == 2
+
+
+def test_a_server_that_the_owner_has_not_invited_is_never_named_as_a_voter():
+    play = Play("d", "e", strangers="d")
+
+    play.dies("c")
+    play.leaves("c")
+    play.voters()
+
+    assert play.names == ["a", "b", "e"]
+    play.dies("e")
+    play.leaves("e")
+    for _ in range(3):
+        play.run(SPARE_S)
+        play.voters()
+    assert "d" not in play.names
+
+
+@pytest.mark.parametrize(("strangers", "told"), [("c", 1), ("", 0)])
+def test_people_hear_once_that_a_standby_could_not_take_over(strangers, told):
+    play = Play("d", strangers=strangers + "d", voters="a")
+    for _ in range(3):
+        play.voters()
+
+    assert play.reports.count(VotesAlone()) == told
+    assert len(play.names) == (1 if told else 3)
 
 
 def test_while_all_voters_live_nothing_is_proposed():

@@ -1,28 +1,22 @@
 """Tests of `trainer/step/in_flight.py`."""
 
 import heapq
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from trainer.harness import CONFIG, Play
 
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.push_io import PUSH_S
-from p2pswarm.settings.config import BatchConfig
 from p2pswarm.trainer.members.membership import AnswerLimits
-from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.in_flight import (
     BACKOFF,
     BACKOFF_MAX_S,
-    HANDED_ON_MAX,
     MARGIN,
     MARGIN_LEAST,
     MEASURED,
     NEVER_S,
     PER_ENTRY_MAX,
-    SHARED_MIN,
     SLOWEST_FACTOR,
     TIMEOUT_FIRST_S,
     TIMEOUT_MIN_S,
@@ -32,7 +26,6 @@ from p2pswarm.trainer.step.in_flight import (
     JobPhase,
     LaunchPace,
     MicrobatchJob,
-    WorkStealing,
 )
 from p2pswarm.trainer.step.step import Fences
 
@@ -390,81 +383,6 @@ def test_attempts_that_are_late_are_given_an_hour_at_most():
 def test_no_push_ends_before_the_attempt_that_it_belongs_to():
     """A fixed limit below it would end every attempt of a slow swarm, whatever was learned."""
     assert after(BACKOFF_MAX_S).timeout_s <= PUSH_S
-
-
-SIX = replace(CONFIG, batch=BatchConfig(microbatches=6, evaluate_every=0, window=6))
-
-
-def jobs(*numbers: int) -> list[MicrobatchJob]:
-    return [MicrobatchJob(number, Work.FORWARD) for number in numbers]
-
-
-def numbers(surplus: list[MicrobatchJob]) -> list[int]:
-    return [job.microbatch for job in surplus]
-
-
-def test_the_newest_of_what_is_more_than_its_share_is_handed_on():
-    assert numbers(WorkStealing().surplus([jobs(1, 2, 3, 4, 5), []])) == [4, 5]
-
-
-def test_a_server_with_little_to_do_hands_on_nothing():
-    assert WorkStealing().surplus([jobs(1, 2), []]) == []
-    assert WorkStealing().surplus([jobs(1, 2, 3), jobs(4, 5, 6)]) == []
-
-
-def test_a_microbatch_is_handed_on_a_few_times_and_no_more():
-    sharing = WorkStealing()
-    for _ in range(HANDED_ON_MAX):
-        assert numbers(sharing.surplus([jobs(1, 2, 3, 4), []])) == [3, 4]
-
-    assert numbers(sharing.surplus([jobs(5, 6, 3, 4), []])) == []
-
-
-@given(st.lists(st.integers(0, 12), min_size=1, max_size=6))
-def test_every_server_keeps_its_share_and_comers_and_goers_move_each_microbatch_few_times(loads):
-    sharing, first = WorkStealing(), 0
-    there = []
-    for load in loads:
-        there.append(jobs(*range(first, first + load)))
-        first += load
-    share = -(-first // len(loads))
-
-    for _ in range(HANDED_ON_MAX):
-        moved = numbers(sharing.surplus(there))
-
-        for mine in there:
-            kept = [job for job in mine if job.microbatch not in moved]
-            assert len(kept) == (min(len(mine), share) if len(mine) >= SHARED_MIN else len(mine))
-    assert sharing.surplus(there) == []
-
-
-def test_a_server_that_comes_in_the_middle_of_a_step_gets_its_share():
-    play = Play(SIX)
-    ann = play.serve("a")
-    assert len(play.seen(act.Launch)) == 6
-    for microbatch in range(6):
-        play.hand(ann, microbatch)
-
-    bob = play.serve("b")
-    play.promise(ann, bob)
-    play.wait(1.0)
-
-    again = {one.microbatch for one in play.seen(act.Launch) if one.attempt == 1}
-    assert again == {3, 4, 5}
-
-
-def test_what_is_counted_stays_where_it_is():
-    play = Play(SIX)
-    ann = play.serve("a")
-    for microbatch in range(6):
-        play.hand(ann, microbatch)
-    play.count(ann, 0, 1, 2, 3)
-
-    bob = play.serve("b")
-    play.promise(ann, bob)
-    play.wait(1.0)
-
-    assert not [one for one in play.seen(act.Launch) if one.attempt]
 
 
 WINDOW_ANN = Incarnation(b"a" * 32, 1)

@@ -1,0 +1,1 @@
+"""The command `p2pswarm data`: what a run's text becomes."""

@@ -1,0 +1,276 @@
+"""What servers of a stage take over from each other: `WorkStealing`."""
+
+import math
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from trainer.harness import CONFIG, Play
+
+from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import Work
+from p2pswarm.settings.config import BatchConfig
+from p2pswarm.trainer.members.membership import Member
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.in_flight import (
+    HANDED_ON_MAX,
+    LOOK_S,
+    SHARED_MIN,
+    STALL_SAMPLES,
+    STALLED,
+    STALLED_FIRST_S,
+    STALLED_LEAST_S,
+    MicrobatchJob,
+    WorkStealing,
+)
+
+ANN, BOB, CARL = (Incarnation(name * 32, number) for number, name in enumerate((b"a", b"b", b"c")))
+
+
+SIX = replace(CONFIG, batch=BatchConfig(microbatches=6, evaluate_every=0, window=6))
+
+
+def jobs(*numbers: int) -> list[MicrobatchJob]:
+    return [MicrobatchJob(number, Work.FORWARD) for number in numbers]
+
+
+def numbers(surplus: list[MicrobatchJob]) -> list[int]:
+    return [job.microbatch for job in surplus]
+
+
+def test_the_newest_of_what_is_more_than_its_share_is_handed_on():
+    assert numbers(WorkStealing(1).surplus([jobs(1, 2, 3, 4, 5), []])) == [4, 5]
+
+
+def test_a_server_with_little_to_do_hands_on_nothing():
+    assert WorkStealing(1).surplus([jobs(1, 2), []]) == []
+    assert WorkStealing(1).surplus([jobs(1, 2, 3), jobs(4, 5, 6)]) == []
+
+
+def test_a_microbatch_is_handed_on_a_few_times_and_no_more():
+    sharing = WorkStealing(1)
+    for _ in range(HANDED_ON_MAX):
+        assert numbers(sharing.surplus([jobs(1, 2, 3, 4), []])) == [3, 4]
+
+    assert numbers(sharing.surplus([jobs(5, 6, 3, 4), []])) == []
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=6))
+def test_every_server_keeps_its_share_and_comers_and_goers_move_each_microbatch_few_times(loads):
+    sharing, first = WorkStealing(1), 0
+    there = []
+    for load in loads:
+        there.append(jobs(*range(first, first + load)))
+        first += load
+    share = -(-first // len(loads))
+
+    for _ in range(HANDED_ON_MAX):
+        moved = numbers(sharing.surplus(there))
+
+        for mine in there:
+            kept = [job for job in mine if job.microbatch not in moved]
+            assert len(kept) == (min(len(mine), share) if len(mine) >= SHARED_MIN else len(mine))
+    assert sharing.surplus(there) == []
+
+
+def test_a_server_that_comes_in_the_middle_of_a_step_gets_its_share():
+    play = Play(SIX)
+    ann = play.serve("a")
+    assert len(play.seen(act.Launch)) == 6
+    for microbatch in range(6):
+        play.hand(ann, microbatch)
+
+    bob = play.serve("b")
+    play.promise(ann, bob)
+    play.wait(1.0)
+
+    again = {one.microbatch for one in play.seen(act.Launch) if one.attempt == 1}
+    assert again == {3, 4, 5}
+
+
+def test_what_is_counted_stays_where_it_is():
+    play = Play(SIX)
+    ann = play.serve("a")
+    for microbatch in range(6):
+        play.hand(ann, microbatch)
+    play.count(ann, 0, 1, 2, 3)
+
+    bob = play.serve("b")
+    play.promise(ann, bob)
+    play.wait(1.0)
+
+    assert not [one for one in play.seen(act.Launch) if one.attempt]
+
+
+class Stage:
+    """A stage of servers, and the microbatches that they have."""
+
+    def __init__(self, *servers: Incarnation, stages: int = 1) -> None:
+        self.stealing = WorkStealing(stages)
+        self.servers = [Member(one, "h:1", 0, 0, ready=True) for one in servers]
+        self.jobs: dict[int, MicrobatchJob] = {}
+
+    def give(self, microbatch: int, to: Incarnation, now_s: float, stage: int = 0) -> None:
+        new = MicrobatchJob(microbatch, Work.FORWARD, attempt=0)
+        self.stealing.on_handoff(self.jobs.setdefault(microbatch, new), stage, to, now_s)
+
+    def launch_again(self, microbatch: int, to: Incarnation, now_s: float) -> None:
+        self.jobs[microbatch].attempt += 1
+        self.give(microbatch, to, now_s)
+
+    def count(self, microbatch: int, now_s: float, stage: int = 0) -> None:
+        self.stealing.on_gradient(self.jobs[microbatch], stage, now_s)
+        if stage == 0:
+            del self.jobs[microbatch]
+
+    def measure(self, by: Incarnation, took_s: float, now_s: float = 0.0) -> float:
+        """One server computes as many as tell how long it takes; when it is done."""
+        for microbatch in range(1000, 1000 + STALL_SAMPLES):
+            self.give(microbatch, by, now_s)
+            now_s += took_s
+            self.count(microbatch, now_s)
+        return now_s
+
+    def stalled(self, now_s: float) -> list[tuple[int, Incarnation]]:
+        found = self.stealing.stalled(self._running, lambda _stage: self.servers, now_s)
+        return [(one.job.microbatch, one.holder) for one in found]
+
+    def _running(self, microbatch: int, attempt: int) -> MicrobatchJob | None:
+        job = self.jobs.get(microbatch)
+        return job if job and job.attempt == attempt else None
+
+
+def test_what_a_slow_server_has_is_stalled_while_another_has_no_work():
+    stage = Stage(ANN, BOB)
+    now_s = stage.measure(BOB, took_s=1.0)
+    stage.give(0, ANN, now_s)
+    stage.give(1, ANN, now_s)
+
+    assert stage.stalled(now_s + STALLED) == []
+    assert stage.stalled(now_s + STALLED + 0.1) == [(0, ANN), (1, ANN)]
+
+
+def test_nothing_is_stalled_while_all_others_have_work():
+    stage = Stage(ANN, BOB)
+    now_s = stage.measure(BOB, took_s=1.0)
+    stage.give(0, ANN, now_s)
+    stage.give(1, BOB, now_s + 99.0)
+
+    assert stage.stalled(now_s + 100.0) == []
+
+
+def test_a_long_queue_that_gets_on_is_not_stalled():
+    stage = Stage(ANN, BOB)
+    now_s = stage.measure(BOB, took_s=1.0)
+    for microbatch in range(20):
+        stage.give(microbatch, ANN, now_s)
+
+    for microbatch in range(19):
+        now_s += 2.0
+        stage.count(microbatch, now_s)
+        assert stage.stalled(now_s) == []
+
+
+def test_a_short_pause_is_no_stall():
+    stage = Stage(ANN, BOB)
+    now_s = stage.measure(BOB, took_s=0.001)
+    stage.give(0, ANN, now_s)
+
+    assert stage.stalled(now_s + STALLED_LEAST_S) == []
+    assert stage.stalled(now_s + STALLED_LEAST_S + 0.1) == [(0, ANN)]
+
+
+def test_a_stage_that_was_never_measured_has_a_few_seconds():
+    stage = Stage(ANN, BOB)
+    stage.give(0, ANN, 10.0)
+
+    assert stage.stalled(10.0 + STALLED_FIRST_S) == []
+    assert stage.stalled(10.1 + STALLED_FIRST_S) == [(0, ANN)]
+
+
+def test_each_time_a_microbatch_has_twice_as_long_and_in_the_end_it_stays():
+    stage = Stage(ANN, BOB)
+    stage.give(0, ANN, 0.0)
+    now_s = 0.0
+
+    for times in range(HANDED_ON_MAX):
+        limit_s = STALLED_FIRST_S * 2.0**times
+        assert stage.stalled(now_s + limit_s) == []
+        now_s += limit_s + 0.1
+        assert stage.stalled(now_s) == [(0, ANN)]
+        stage.launch_again(0, ANN, now_s)
+
+    assert stage.stalled(now_s + 1e6) == []
+
+
+def test_what_waits_for_a_later_stage_is_not_stalled_at_the_first():
+    """Its server has handed it on; the gradient makes it its work again."""
+    stage = Stage(ANN, BOB, CARL, stages=2)
+    stage.give(0, ANN, 0.0, stage=0)
+    stage.give(0, BOB, 1.0, stage=1)
+
+    assert stage.stalled(100.0) == [(0, BOB)]
+
+    stage.launch_again(0, ANN, 100.0)
+    stage.give(0, BOB, 101.0, stage=1)
+    stage.count(0, 102.0, stage=1)
+    assert stage.stalled(102.0 + 2 * STALLED_FIRST_S) == []
+    assert stage.stalled(102.1 + 2 * STALLED_FIRST_S) == [(0, ANN)]
+
+
+def test_notes_that_overtake_each_other_name_the_last_server():
+    stage = Stage(ANN, BOB, CARL, stages=2)
+    stage.give(0, BOB, 1.0, stage=1)
+    stage.give(0, ANN, 1.1, stage=0)
+
+    assert stage.stalled(100.0) == [(0, BOB)]
+
+
+def test_a_server_that_nobody_has_named_is_not_suspected():
+    stage = Stage(ANN, BOB, stages=2)
+    stage.give(0, BOB, 0.0, stage=1)
+    stage.count(0, 1.0, stage=1)
+
+    assert stage.stalled(100.0) == []
+
+
+def test_what_is_not_in_the_pipeline_any_more_is_forgotten():
+    stage = Stage(ANN, BOB)
+    stage.give(0, ANN, 0.0)
+    del stage.jobs[0]
+
+    assert stage.stealing.next_look_s == LOOK_S
+    assert stage.stalled(100.0) == []
+    assert stage.stealing.next_look_s == 100.0 + LOOK_S
+    assert stage.stalled(200.0) == []
+    assert stage.stealing.next_look_s == math.inf
+
+
+def test_a_step_that_is_over_leaves_its_measurements_only():
+    stage = Stage(ANN, BOB)
+    now_s = stage.measure(BOB, took_s=1.0)
+    stage.give(0, ANN, now_s)
+    stage.stealing.begin()
+
+    assert stage.stalled(now_s + 100.0) == []
+
+    stage.give(1, ANN, now_s + 100.0)
+    assert stage.stalled(now_s + 100.1 + STALLED) == [(1, ANN)]
+
+
+def test_a_server_that_has_counted_nothing_is_left_out_of_the_step():
+    """Else the averaging would wait until it is done with what was given to others."""
+    play = Play(SIX)
+    ann = play.serve("a")
+    bob = play.serve("b")
+    launches = [one.microbatch for one in play.seen(act.Launch)]
+    for microbatch in launches:
+        play.hand(ann, microbatch)
+    play.wait(STALLED_FIRST_S + 2 * LOOK_S)
+
+    asked = play.coordinator.drain()
+    assert [one.incarnation for one in asked if isinstance(one, act.Evict)] == [ann]
+    assert [one.incarnation for one in asked if isinstance(one, act.SendFence)] == [bob]
+    play.promise(bob)
+    play.wait(1.0)
+    assert sorted(one.microbatch for one in play.seen(act.Launch)) == launches
