@@ -63,6 +63,7 @@ SHELL = frozenset(
         "commands/owner/invitations.py",
         "commands/plan/swarm.py",
         "commands/status/ask.py",
+        "discovery/dht/long_values_io.py",
         "discovery/dht/node.py",
         "discovery/dht/query_runner.py",
         "discovery/gossip/directory_io.py",

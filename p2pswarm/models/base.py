@@ -40,8 +40,8 @@ class WholeBlock(Block):
 
     random: bool
     """True if its forward draws (`dropout.py`)."""
-    constants: frozenset[str] = frozenset()
-    """The full names of what files of weights hold and no gradient trains."""
+    frozen: frozenset[str] = frozenset()
+    """The parameters that no gradient trains: they stay as files of weights have them."""
     ignored: tuple[str, ...] = ()
     """What else files of weights may hold, as regular expressions for names."""
 
@@ -56,6 +56,10 @@ class WholeBlock(Block):
     @abstractmethod
     def draw_name(self, name: str) -> str:
         """The name that a parameter's first values are drawn by."""
+
+    @abstractmethod
+    def published_names(self, name: str) -> tuple[str, ...]:
+        """The names in the whole model of what files may have for a parameter, its own first."""
 
     @abstractmethod
     def fill_buffers(self, device: torch.device) -> None:

@@ -6,6 +6,7 @@ down to what decides about computing. A server checks it again, because a strang
 could make `transformers` fetch something (names of kernels, code of the hub) has no place in it.
 """
 
+import dataclasses
 import importlib
 import importlib.metadata
 import json
@@ -19,17 +20,22 @@ import torch
 from torch import nn
 
 from p2pswarm.base.errors import Unusable, missing_extra
+from p2pswarm.models.base import DTYPES
 from p2pswarm.models.foreign_code import foreign
-from p2pswarm.settings.config import CONFIG_CHARS_MAX, ModelConfig
+from p2pswarm.settings.config import CONFIG_BYTES_MAX, ModelConfig
 
 DEPTH_MAX = 3  # config.json has tables in a table at most: rope parameters by kind of layer
+LISTS_DEPTH_MAX = 4  # gpt_neo has lists in lists in a list: kinds of layers, and how many of each
 LAYERS_MAX = 1_000  # as `run.model.layers`
 PARTS_MAX = 4_096  # experts, heads, groups: modules are made of them
 WHOLE_MAX = 1 << 40  # larger whole numbers size nothing
 VOCABULARY_MAX = 1 << 22
 WIDTH_MAX = 1 << 20
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-WORD = re.compile(r"[A-Za-z0-9_.+-]{0,64}")
+NAME = re.compile(r"_?[A-Za-z][A-Za-z0-9_]{0,63}")
+INNER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]{0,63}")
+"""In a table; some have one for each layer, under its number. Nothing there is private."""
+WORDS = re.compile(r"[A-Za-z0-9_.+*|,;=()\[\] -]{0,1000}")
+"""Kinds and patterns of layers; a name of a file, a site or a kernel has other characters."""
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 DROPPED = frozenset(
     {
@@ -50,11 +56,10 @@ DROPPED = frozenset(
     }
 )
 """What says nothing about computing the scores."""
-PATTERN, LAYER_TYPES = "_sliding_window_pattern", "layer_types"
-"""Gemma 3's config.json has both, and the library reads the first where the second is missing."""
+CODE_PLACES = "auto_map"
 CODE = {
-    "auto_map": "its code is not part of transformers, and no code is fetched: take auto_map out "
-    "if transformers has this model_type itself, or install its code as a package",
+    CODE_PLACES: "its code is not part of transformers, and no code is fetched: a newer "
+    "transformers may have this model_type; else install its code as a package",
     "quantization_config": "its weights are quantized, and such weights do not train",
     "text_config": "it is a model of more than text: take the config.json of its text part",
     "vision_config": "it is a model of more than text: take the config.json of its text part",
@@ -62,23 +67,24 @@ CODE = {
 
 
 def config_text(config: Mapping[str, Any]) -> str:
-    """The part of a config.json that travels, as canonical JSON."""
-    dropped = DROPPED | ({PATTERN} if LAYER_TYPES in config else set())
-    kept = {key: value for key, value in config.items() if key not in dropped}
-    text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
+    """The part of a config.json that travels, as canonical JSON.
+
+    What is no name of an attribute cannot be read by the library's code, so it stays at home.
+    """
+    text = _canonical(_plain({key: x for key, x in config.items() if key.isidentifier()}))
     read_config(text)
     return text
 
 
 def read_config(text: str) -> dict[str, Any]:
     """Read what `config_text` wrote; a stranger may have written something else."""
-    if len(text) > CONFIG_CHARS_MAX:
+    if len(text) > CONFIG_BYTES_MAX:
         raise ValueError(
-            f"the model's config has {len(text)} characters; {CONFIG_CHARS_MAX} fit a manifest: "
+            f"the model's config has {len(text):,} bytes; {CONFIG_BYTES_MAX:,} fit a manifest: "
             "leave out of config.json what has its default"
         )
     try:
-        config = json.loads(text, parse_constant=_no_number)
+        config = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the model's config is not JSON: {error}") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
@@ -88,9 +94,30 @@ def read_config(text: str) -> dict[str, Any]:
             raise ValueError(f"the model's config has {key}: {reason}")
     for key, value in _values(config, 1):
         _check(key, value)
-    if text != json.dumps(config, sort_keys=True, separators=(",", ":")):
+    if text != _canonical(config):
         raise ValueError("the model's config is not in canonical form")
     return config
+
+
+def _canonical(config: Mapping[str, Any]) -> str:
+    """JSON in one form, in ASCII; with Infinity and NaN, which Python reads as it writes them."""
+    return json.dumps(config, sort_keys=True, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    """A value of a config.json without what says nothing; a config in it has such things, too.
+
+    The library writes numbers that JSON has not as tables.
+    """
+    match value:
+        case {"__float__": "Infinity" | "-Infinity" | "NaN" as name} if len(value) == 1:
+            return float(name)
+        case dict():
+            return {key: _plain(inner) for key, inner in value.items() if key not in DROPPED}
+        case list():
+            return [_plain(inner) for inner in value]
+        case _:
+            return value
 
 
 def chances(config: Mapping[str, Any]) -> list[str]:
@@ -109,17 +136,30 @@ def _values(value: object, depth: int, key: str = "") -> Iterator[tuple[str, obj
     if isinstance(value, dict):
         if depth > DEPTH_MAX:
             raise ValueError(f"the model's config has tables more than {DEPTH_MAX} deep")
+        names = NAME if depth == 1 else INNER_NAME
         for name, inner in value.items():
-            if not NAME.fullmatch(name):
+            if not names.fullmatch(name):
                 raise ValueError(f"the model's config has the key {name!r}, which is no name")
             yield from _values(inner, depth + 1, name)
     elif isinstance(value, list):
-        for inner in value:
-            if isinstance(inner, dict | list):
-                raise ValueError(f"the model's config has lists in the list {key}")  # noqa: TRY004
-            yield key, inner
+        yield from _listed(value, 1, key)
     else:
         yield key, value
+
+
+def _listed(values: list[Any], depth: int, key: str) -> Iterator[tuple[str, object]]:
+    if depth > LISTS_DEPTH_MAX:
+        raise ValueError(f"the model's config has lists more than {LISTS_DEPTH_MAX} deep in {key}")
+    for inner in values:
+        if isinstance(inner, dict):
+            raise ValueError(f"the model's config has tables in the list {key}")  # noqa: TRY004
+        if isinstance(inner, list):
+            yield from _listed(inner, depth + 1, key)
+        elif depth > 1 and type(inner) is int and not 0 <= inner <= LAYERS_MAX:
+            # it says how often the list beside it counts
+            raise ValueError(f"the model's config: {key} has {inner}, not 0 to {LAYERS_MAX}")
+        else:
+            yield key, inner
 
 
 def _check(key: str, value: object) -> None:
@@ -127,8 +167,10 @@ def _check(key: str, value: object) -> None:
         case bool() | float() | None:
             return
         case str():
-            if not WORD.fullmatch(value):
-                raise ValueError(f"the model's config: {key} is {value[:60]!r}, not one word")
+            if not WORDS.fullmatch(value):
+                raise ValueError(
+                    f"the model's config: {key} is {value[:60]!r}, which is more than plain words"
+                )
         case int():
             low, high = -WHOLE_MAX, WHOLE_MAX
             if key in LAYERS:
@@ -143,10 +185,6 @@ def _check(key: str, value: object) -> None:
                 raise ValueError(f"the model's config: {key} is {value}, not {low} to {high}")
         case _:
             raise ValueError(f"the model's config: {key} is no value of JSON")
-
-
-def _no_number(name: str) -> object:
-    raise ValueError(f"{name} is no number")
 
 
 LIBRARY = "transformers"
@@ -170,10 +208,40 @@ def library() -> ModuleType:
     return found
 
 
+def library_module(name: str) -> ModuleType:
+    """A module of the library."""
+    return importlib.import_module(f"{library().__name__}.{name}")
+
+
 def requirement() -> str:
     """The library as a manifest names it: another version may compute something else."""
     library()
     return f"{LIBRARY}=={importlib.metadata.version(LIBRARY)}"
+
+
+def settings_of_class(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the library's own class reads of a config.
+
+    Of private names it reads those that it declares, such as OPT's `_remove_final_layer_norm`. Code
+    that a config names beside it is for versions that lacked the class.
+    """
+    kind = str(config.get("model_type"))
+    private, there = _private_settings(kind), kind in library().CONFIG_MAPPING
+    return {
+        key: value
+        for key, value in config.items()
+        if (not key.startswith("_") or key in private) and not (there and key == CODE_PLACES)
+    }
+
+
+def _private_settings(kind: str) -> frozenset[str]:
+    """The private names that the class of a model's config declares itself."""
+    if kind not in library().CONFIG_MAPPING:
+        return frozenset()
+    own, every = library().CONFIG_MAPPING[kind], library().PreTrainedConfig
+    names = {field.name for field in dataclasses.fields(own)}
+    names -= {field.name for field in dataclasses.fields(every)}
+    return frozenset(name for name in names if name.startswith("_"))
 
 
 def library_config(model: ModelConfig) -> Any:
@@ -187,11 +255,16 @@ def library_config(model: ModelConfig) -> Any:
     except ValueError as error:
         raise Unusable(str(error)) from error
     kind = values.pop("model_type")
-    known = importlib.import_module(f"{library().__name__}.models.auto.modeling_auto")
+    known = library_module("models.auto.modeling_auto")
     if kind not in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise Unusable(
             f"{kind!r} is no causal language model of {requirement()}: docs/models.md names "
             "families that work; a newer transformers may know more"
+        )
+    if strange := values.keys() - settings_of_class({"model_type": kind} | values).keys():
+        raise Unusable(
+            f"the model's config has {min(strange)}, which is no setting of {kind} in "
+            f"{requirement()}: leave it out"
         )
     with foreign(f"the config of {kind} is refused by {requirement()}"):
         config = library().AutoConfig.for_model(kind, **values)
@@ -234,16 +307,32 @@ def whole_model(model: ModelConfig) -> nn.Module:
         )
     config.tie_word_embeddings = False
     with foreign(f"{requirement()} makes no model of this config"), torch.device("meta"):
-        whole: nn.Module = library().AutoModelForCausalLM.from_config(config)
+        whole: nn.Module = library().AutoModelForCausalLM.from_config(
+            config, dtype=DTYPES[model.dtype]
+        )
     whole.was_tied = tied  # type: ignore[assignment]
     whole.is_tied = bool(model.tie)  # type: ignore[assignment]
     config.tie_word_embeddings = whole.is_tied
     return whole
 
 
+def owners(module: nn.Module, owner: Any) -> Iterator[tuple[Any, nn.Module]]:
+    """Every module inside, the inmost first, each with the model that initialises it."""
+    for child in module.children():
+        yield from owners(child, child if hasattr(child, "_init_weights") else owner)
+    yield owner, module
+
+
 def library_model(model: ModelConfig, dtype: torch.dtype) -> nn.Module:
-    """The library's own model with memory for its weights, to compare with."""
+    """The library's own model with memory for its weights, to compare with.
+
+    Its constants have the numbers that they have when the library loads files in this dtype: there
+    it computes them after it has made the model, and in float32 where their code does not say.
+    """
     config = library_config(model)
     config.tie_word_embeddings = bool(model.tie)
-    whole: nn.Module = library().AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    return whole.to(dtype).train()  # as blocks are made: constants have float32's numbers
+    whole: nn.Module = library().AutoModelForCausalLM.from_config(config, dtype=dtype)
+    for owner, module in owners(whole, whole):
+        if any(True for _ in module.buffers(recurse=False)):
+            owner._init_weights(module)  # noqa: SLF001  the library's
+    return whole.to(dtype).train()

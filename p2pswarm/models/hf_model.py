@@ -35,7 +35,7 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, WholeBlock, bundle_of
 from p2pswarm.models.document_masks import APART, POSITION_KEY, beside, check_length, positions_of
 from p2pswarm.models.foreign_code import foreign, said
-from p2pswarm.models.hf_library import chances, whole_model
+from p2pswarm.models.hf_library import chances, owners, whole_model
 from p2pswarm.models.tensor_plan import Style, TensorPlan, TensorShare
 from p2pswarm.models.trainable import is_unset, unset
 from p2pswarm.settings.config import ModelConfig
@@ -217,27 +217,39 @@ def _put(config: Any, key: str, values: list[Any]) -> None:
         setattr(config, key, values)
 
 
-def owners(module: nn.Module, owner: Any) -> Iterator[tuple[Any, nn.Module]]:
-    """Every module inside, the inmost first, each with the model that initialises it."""
-    for child in module.children():
-        yield from owners(child, child if hasattr(child, "_init_weights") else owner)
-    yield owner, module
-
-
-def make_constant(module: nn.Module) -> list[str]:
-    """Make constants of stored buffers and of frozen parameters; returns their names."""
-    names = []
-    for prefix, each in module.named_modules():
+def make_constant(module: nn.Module) -> None:
+    """Make constants of stored buffers and of frozen parameters."""
+    for each in module.modules():
         frozen = {
             n: p for n, p in each._parameters.items() if p is not None and not p.requires_grad
         }
-        kept = [n for n in each._buffers if n not in each._non_persistent_buffers_set]
         for name, parameter in frozen.items():
             del each._parameters[name]
             each.register_buffer(name, parameter.detach(), persistent=False)
-        each._non_persistent_buffers_set.update(kept)
-        names += [f"{prefix}.{name}" for name in (*frozen, *kept)]
-    return names
+        each._non_persistent_buffers_set.update(each._buffers)
+
+
+def keep_constants(module: nn.Module, prefix: str) -> frozenset[str]:
+    """Make parameters of what files store of real numbers under `prefix` and no gradient trains.
+
+    A router's correction is one: whoever joins a run gets it with the weights. Returns their names.
+    """
+    names = []
+    for path, each in module.named_modules():
+        if not f"{path}.".startswith(prefix):
+            continue
+        stored = [n for n in each._buffers if n not in each._non_persistent_buffers_set]
+        for name in stored:
+            buffer = each._buffers[name]
+            if buffer is not None and buffer.is_floating_point():
+                del each._buffers[name]
+                each.register_parameter(name, nn.Parameter(buffer))
+                names.append(f"{path}.{name}")
+        for name, parameter in each.named_parameters(recurse=False):
+            if not parameter.requires_grad and parameter.is_floating_point():
+                parameter.requires_grad_(True)
+                names.append(f"{path}.{name}")
+    return frozenset(names)
 
 
 def multiplications(block: nn.Module, config: Any) -> float:
@@ -341,16 +353,21 @@ OLD_CONSTANTS = r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$|\.attention\.(ma
 def sliced(model: ModelConfig) -> list[nn.Module]:
     """Embedding, layers and head of the model that `model.config` describes."""
     whole: Any = whole_model(model)
-    return sliced_of(whole, model.family, _document_end(model, whole))
+    end, files = _document_end(model, whole), bool(model.weights)
+    return sliced_of(whole, model.family, end, files=files)
 
 
-def sliced_of(whole: Any, family: str, end: int | None) -> list[nn.Module]:
-    """The same of a `whole` model; `end`: the token that ends a document, if they are apart."""
+def sliced_of(whole: Any, family: str, end: int | None, *, files: bool = False) -> list[nn.Module]:
+    """The same of a `whole` model; `end`: the token that ends a document, if they are apart.
+
+    `files`: its first weights come from files, and so do constants that these hold.
+    """
     uncut = f"{family} cannot be cut"
     with foreign(uncut):
         try:
             count = len(getattr(core(whole), layers_name(whole)))
-            return [SlicedBlock(whole, number, count, end) for number in range(count + 2)]
+            numbers = range(count + 2)
+            return [SlicedBlock(whole, number, count, end, files=files) for number in numbers]
         except MADE_OTHERWISE as error:
             raise Unusable(f"{uncut}: {said(error)}") from error
 
@@ -371,10 +388,13 @@ def _document_end(model: ModelConfig, whole: Any) -> int | None:
 class SlicedBlock(WholeBlock):
     """One block: the model with its embedding, one of its layers, or its head."""
 
-    def __init__(self, whole: Any, number: int, count: int, end: int | None) -> None:
+    def __init__(
+        self, whole: Any, number: int, count: int, end: int | None, *, files: bool = False
+    ) -> None:
         """`whole` is on the meta device and stays as it is; it has `count` layers.
 
-        `end`: the token that ends a document, if documents are to be apart.
+        `end`: the token that ends a document, if documents are to be apart. `files`: as `sliced_of`
+        has it.
         """
         super().__init__()
         self._end = end
@@ -394,7 +414,9 @@ class SlicedBlock(WholeBlock):
         core(self.inner).config = self._own
         self.random = bool(chances(self._full.to_dict()))
         self.cost = float(self._width if self.first else multiplications(self.inner, self._full))
-        self.constants = frozenset(map(self.full_name, make_constant(self)))
+        if files:
+            self.frozen = keep_constants(self, f"inner.{self._head}")
+        make_constant(self)
         self._dtypes = {name: buffer.dtype for name, buffer in self.named_buffers()}
 
     def forward(self, value: Value) -> Value:
@@ -458,6 +480,13 @@ class SlicedBlock(WholeBlock):
         full = self.full_name(name)
         return self._tied.get(full, full)
 
+    def published_names(self, name: str) -> tuple[str, ...]:
+        """Its own; of a tensor that was both ends of the model, files may have either."""
+        full = self.full_name(name)
+        ends = [{head, embedding} for head, embedding in self._tied.items()]
+        others = sorted(set().union(*(both for both in ends if full in both)) - {full})
+        return (full, *others)
+
     @torch.no_grad()
     def draw(self, generator: torch.Generator) -> None:
         del generator  # values are drawn by names (`first_weights.py`)
@@ -514,7 +543,8 @@ class SlicedBlock(WholeBlock):
 def _ignored(whole: Any) -> tuple[str, ...]:
     """Names, as regular expressions, of tied heads and of constants that old versions saved."""
     tied = (re.escape(name) + "$" for name in whole._tied_weights_keys or {})
-    computed = (re.escape(name) for name, _ in whole.named_buffers())
+    stored = whole.state_dict()
+    computed = (re.escape(name) for name, _ in whole.named_buffers() if name not in stored)
     return (*(whole._keys_to_ignore_on_load_unexpected or ()), *tied, *computed, OLD_CONSTANTS)
 
 

@@ -16,12 +16,25 @@ from p2pswarm.base.files import read_small
 from p2pswarm.data.hub import pinned_file
 from p2pswarm.models import registry as packages
 from p2pswarm.models.blocks import block_count, make_blocks
-from p2pswarm.models.hf_library import config_text, library_config, requirement
-from p2pswarm.models.pretrained import PRETRAINED, check_names, offer, offer_hub, offer_named
+from p2pswarm.models.hf_library import (
+    config_text,
+    library_config,
+    requirement,
+    settings_of_class,
+)
+from p2pswarm.models.pretrained import (
+    PRETRAINED,
+    check_names,
+    ends_differ,
+    offer,
+    offer_hub,
+    offer_named,
+)
 from p2pswarm.settings.config import HF, ModelConfig, RunConfig
+from p2pswarm.settings.parser import RUN_BYTES_MAX, run_to_json
 
 CONFIG_FILE = "config.json"
-CONFIG_BYTES_MAX = 1 << 20  # most have 1 kB; some name a thousand labels
+FILE_BYTES_MAX = 1 << 20  # most have 1 kB; some name a thousand labels
 BYTES = 256
 """The tokens of text as bytes, which a vocabulary has room for."""
 INSTEAD = (
@@ -40,14 +53,24 @@ def resolved(run: RunConfig) -> RunConfig:
         if not model.package:
             model = dataclasses.replace(model, package=packages.requirement_of(model.family))
     if run.start == PRETRAINED and not model.weights:
-        model = dataclasses.replace(model, weights=_weights(run, model))
+        model = _with_weights(run, model)
     elif run.start == PRETRAINED and model.hub:
         offer_named(run)  # settings that were resolved before, as `p2pswarm plan` writes them
-    return run if model == run.model else dataclasses.replace(run, model=model)
+    found = run if model == run.model else dataclasses.replace(run, model=model)
+    if (size := len(run_to_json(found))) > RUN_BYTES_MAX:
+        raise Unusable(
+            f"the run's settings have {size:,} bytes, and a manifest has room for "
+            f"{RUN_BYTES_MAX:,}: leave out of {CONFIG_FILE} what has its default"
+        )
+    return found
 
 
-def _weights(run: RunConfig, model: ModelConfig) -> str:
-    """The digest of the weights that the run starts from; Unusable if they do not fit."""
+def _with_weights(run: RunConfig, model: ModelConfig) -> ModelConfig:
+    """The model with the digest of the weights that the run starts from.
+
+    Unusable if they do not fit. Ends that differ in the files are two tensors, whatever the config
+    says: so the library reads them.
+    """
     folder = run.model.folder
     if model.hub:
         digest = offer_hub(model.hub)
@@ -58,10 +81,19 @@ def _weights(run: RunConfig, model: ModelConfig) -> str:
             'run.start = "pretrained" needs weights in a folder, or of the hub: '
             'run.model = "hf:FOLDER" or "hf:NAME"'
         )
-    whole = dataclasses.replace(run, model=dataclasses.replace(model, weights=digest))
+    model = dataclasses.replace(model, weights=digest)
+    if model.tie and ends_differ(model):
+        if run.model.tie:
+            raise Unusable(
+                "run.model.tie is true, and in the files embedding and head are two tensors that "
+                "differ: leave it out, or set it to false"
+            )
+        model = dataclasses.replace(model, tie=False)
+    whole = dataclasses.replace(run, model=model)
     with torch.device("meta"):
-        check_names(whole, make_blocks(whole, range(block_count(whole.model))))
-    return digest
+        blocks = make_blocks(whole, range(block_count(model)))
+    check_names(whole, blocks)
+    return model
 
 
 def _of_place(model: ModelConfig, folder: Path, *, starts: bool) -> ModelConfig:
@@ -71,7 +103,7 @@ def _of_place(model: ModelConfig, folder: Path, *, starts: bool) -> ModelConfig:
     """
     if model.hub and not folder.exists():
         try:
-            pinned, path = pinned_file(model.hub, CONFIG_FILE, CONFIG_BYTES_MAX, INSTEAD)
+            pinned, path = pinned_file(model.hub, CONFIG_FILE, FILE_BYTES_MAX, INSTEAD)
         except Unusable as error:
             raise Unusable(f"run.model: there is no folder {folder}; {error}") from error
         return _of_config(dataclasses.replace(model, hub=str(pinned) if starts else ""), path)
@@ -86,13 +118,13 @@ def _of_place(model: ModelConfig, folder: Path, *, starts: bool) -> ModelConfig:
 
 def _of_config(model: ModelConfig, path: Path) -> ModelConfig:
     try:
-        found = json.loads(read_small(path, CONFIG_BYTES_MAX, "it is no config of a model"))
+        found = json.loads(read_small(path, FILE_BYTES_MAX, "it is no config of a model"))
     except (ValueError, RecursionError) as error:
         raise Unusable(f"run.model: {path} is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise Unusable(f"run.model: {path} is no table of settings")
     try:
-        text = config_text(found)
+        text = config_text(settings_of_class(found))
     except ValueError as error:
         raise Unusable(f"run.model: {path}: {error}") from error
     kind = found["model_type"]

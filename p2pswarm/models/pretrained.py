@@ -4,8 +4,9 @@ The manifest has a digest of the tensors' names, and where they are (`model.safe
 index of a model in parts). Whoever draws first weights takes them from files of its own with that
 digest: a trainer from its model's; a server from `serve.pretrained`, a folder or the hub. Files in
 a folder are mapped, and those of the hub are read by ranges, so a stage reads the bytes of its own
-parameters, and of a model in parts needs those parts alone. That the numbers are those of the
-trainer is proved by the digest of the stage's state (`node/run/resume.py`).
+parameters, and of a model in parts needs those parts alone. What the files' tensors make is the
+library's own rule (`weight_conversion.py`). That the numbers are those of the trainer is proved by
+the digest of the stage's state (`node/run/resume.py`).
 
 A manifest is written by strangers. What it names of the hub is downloaded only if the owner of the
 server has named it, too.
@@ -16,20 +17,26 @@ Shapes:  as the parameters; floating numbers of another type are converted.
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.hub import Pinned
 from p2pswarm.models.base import WholeBlock
+from p2pswarm.models.hf_library import whole_model
+from p2pswarm.models.weight_conversion import Conversion, PublishedTensors, published_tensors
 from p2pswarm.models.weight_files import INDEX, ONE_FILE, FolderFiles, HubFiles, WeightFiles
-from p2pswarm.settings.config import RunConfig, ServeConfig
+from p2pswarm.settings.config import ModelConfig, RunConfig, ServeConfig
 from p2pswarm.settings.limits import hub_name, is_pinned
 
 PRETRAINED = "pretrained"
+PUBLISHED_KEPT = 4  # a name and a rule for each tensor; a process serves one or two models
 _files: dict[str, WeightFiles] = {}
 """By the digest that a manifest has."""
 
@@ -83,41 +90,45 @@ def load_blocks(run: RunConfig, blocks: Sequence[nn.Module]) -> None:
             f"{name or run.model.family} ({ONE_FILE}, or {INDEX} and the parts that it names) into "
             f"a folder, and set serve.pretrained to it{more}"
         )
-    places = files.places()
+    model = _model(files, run.model, blocks)
+    wanted = list(_wanted(model, blocks))
+    _require_shapes(model, wanted)
     targets: dict[str, list[nn.Parameter]] = {}
-    for name, parameter in _wanted(files, places, blocks):
-        targets.setdefault(name, []).append(parameter)
-    for file in sorted({places[name] for name in targets}):
-        names = [name for name in targets if places[name] == file]
-        _require_shapes(files, file, [(name, each) for name in names for each in targets[name]])
-        for name, tensor in files.tensors(file, names):
-            for parameter in targets[name]:
+    for each in wanted:
+        targets.setdefault(each.name, []).append(each.parameter)
+    for made in _made(model, _conversions(wanted)):
+        for name, tensor in made.items():
+            for parameter in targets.get(name, ()):
                 with torch.no_grad():
                     parameter.copy_(tensor)
 
 
 def check_names(run: RunConfig, blocks: Sequence[nn.Module]) -> None:
     """Raise Unusable unless the run's files have all parameters of `blocks`, in their shapes."""
-    files = _files[run.model.weights]
-    places = files.places()
-    wanted = list(_wanted(files, places, blocks))
-    left = places.keys() - {name for name, _ in wanted}
-    whole = [block for block in blocks if isinstance(block, WholeBlock)]
-    ignored = [re.compile(each) for block in whole for each in block.ignored]
-    constants = {name for block in whole for name in block.constants}
-    for name in sorted(left):
-        if name in constants or any(name == each.partition(".")[2] for each in constants):
-            raise Unusable(
-                f"{files.where}: {name} is trained otherwise than by gradients, and newcomers "
-                'would lack it: run.start = "random"'
-            )
-        if not any(each.search(name) for each in ignored):
-            raise Unusable(
-                f"{files.where}: the model that config.json describes has no tensor {name}: its "
-                "files are of another model, or hold something that is not trained here"
-            )
-    for file in sorted({places[name] for name, _ in wanted}):
-        _require_shapes(files, file, [one for one in wanted if places[one[0]] == file])
+    model = _model(_files[run.model.weights], run.model, blocks)
+    wanted = list(_wanted(model, blocks))
+    used = {source for each in _conversions(wanted) for source in each.sources}
+    _refuse_others(model, model.places.keys() - used, blocks)
+    _require_shapes(model, wanted)
+
+
+def ends_differ(model: ModelConfig) -> bool:
+    """Return whether the files hold two tensors where the config says that one is both ends.
+
+    The library then keeps both, as they are in the files, and ties nothing.
+    """
+    known = _model(_files[model.weights], model, ())
+    if not known.whole.was_tied:
+        return False
+    by_name = known.published.conversions
+    for head, embedding in dict(known.whole._tied_weights_keys or {}).items():  # noqa: SLF001
+        if head not in by_name or embedding not in by_name:
+            continue
+        both = _made(known, [by_name[head], by_name[embedding]])
+        made = {name: tensor for one in both for name, tensor in one.items()}
+        if not torch.equal(made[head], made[embedding]):
+            return True
+    return False
 
 
 def _offered(files: WeightFiles) -> str:
@@ -127,33 +138,120 @@ def _offered(files: WeightFiles) -> str:
     return digest
 
 
-def _wanted(
-    files: WeightFiles, places: dict[str, str], blocks: Sequence[nn.Module]
-) -> Iterator[tuple[str, nn.Parameter]]:
-    """Every parameter with the name that it has in the files, which are at `places`."""
+@dataclass(frozen=True, slots=True)
+class _PublishedModel:
+    """A published model."""
+
+    files: WeightFiles
+    places: Mapping[str, str]
+    """The file of each tensor."""
+    whole: Any
+    """The library's, without memory."""
+    published: PublishedTensors
+
+
+@dataclass(frozen=True, slots=True)
+class _ParameterSource:
+    """A parameter of a block, and what it is made of."""
+
+    name: str
+    """In the whole model."""
+    conversion: Conversion
+    parameter: nn.Parameter
+
+
+def _model(files: WeightFiles, model: ModelConfig, blocks: Sequence[nn.Module]) -> _PublishedModel:
+    """The model whose files these are; Unusable if `blocks` are of none of the library's."""
+    if not all(isinstance(block, WholeBlock) for block in blocks):
+        raise Unusable('run.start = "pretrained" is for models of transformers: set "random"')
+    return _PublishedModel(files, files.places(), whole_model(model), _published(model))
+
+
+@lru_cache(maxsize=PUBLISHED_KEPT)
+def _published(model: ModelConfig) -> PublishedTensors:
+    """Of the files of this digest: it is a hash of the names."""
+    return published_tensors(whole_model(model), _files[model.weights].places())
+
+
+def _wanted(model: _PublishedModel, blocks: Sequence[nn.Module]) -> Iterator[_ParameterSource]:
+    """Every parameter of the blocks; Unusable for one that the files do not make."""
+    by_name = model.published.conversions
     for block in blocks:
-        if not isinstance(block, WholeBlock):
-            raise Unusable('run.start = "pretrained" is for models of transformers: set "random"')
+        assert isinstance(block, WholeBlock), "all are the library's"
         for name, parameter in block.named_parameters():
-            full, first = block.full_name(name), block.draw_name(name)
-            names = (full, full.partition(".")[2], first, first.partition(".")[2])
-            found = next((each for each in names if each in places), None)
+            names = block.published_names(name)
+            found = next((each for each in names if each in by_name), None)
             if found is None:
                 raise Unusable(
-                    f"{files.where} has no tensor {full}: its files are of another model, or older "
-                    "than this version of transformers, which can save them anew"
+                    f"{model.files.where} has no tensor {names[0]}: its files are of another "
+                    "model, or older than this version of transformers, which can save them anew"
                 )
-            yield found, parameter
+            yield _ParameterSource(found, by_name[found], parameter)
 
 
-def _require_shapes(
-    files: WeightFiles, file: str, wanted: Sequence[tuple[str, nn.Parameter]]
-) -> None:
+def _conversions(wanted: Iterable[_ParameterSource]) -> list[Conversion]:
+    """What the parameters are made of, each once."""
+    return list({each.conversion.names: each.conversion for each in wanted}.values())
+
+
+def _made(model: _PublishedModel, conversions: Sequence[Conversion]) -> Iterator[dict[str, Tensor]]:
+    """The parameters that each conversion makes, as soon as the files have given its tensors."""
+    places = model.places
+    waiting: dict[str, list[Conversion]] = {}
+    for conversion in conversions:
+        for source in conversion.sources:
+            waiting.setdefault(source, []).append(conversion)
+    lacking = {each.names: set(each.sources) for each in conversions}
+    kept: dict[str, Tensor] = {}
+    for file in sorted({places[source] for source in waiting}):
+        names = [source for source in waiting if places[source] == file]
+        for source, tensor in model.files.tensors(file, names):
+            kept[source] = tensor
+            for conversion in waiting[source]:
+                lacking[conversion.names].discard(source)
+                if not lacking[conversion.names]:
+                    yield conversion.made(model.whole, kept)
+            for done in waiting[source]:
+                for each in done.sources if not lacking[done.names] else ():
+                    kept.pop(each, None)
+
+
+def _require_shapes(model: _PublishedModel, wanted: Sequence[_ParameterSource]) -> None:
     """Raise Unusable for another shape, before any number is read."""
-    shapes = files.shapes(file, [name for name, _ in wanted])
-    for name, parameter in wanted:
-        if shapes[name] != (due := tuple(parameter.shape)):
+    conversions = _conversions(wanted)
+    sources = {source for each in conversions for source in each.sources}
+    bare: dict[str, Tensor] = {}
+    for file in sorted({model.places[source] for source in sources}):
+        names = [source for source in sources if model.places[source] == file]
+        for name, shape in model.files.shapes(file, names).items():
+            bare[name] = torch.empty(shape, device="meta")
+    made: dict[str, Tensor] = {}
+    for conversion in conversions:
+        made |= conversion.made(model.whole, bare)
+    for each in wanted:
+        found = tuple(made[each.name].shape) if each.name in made else None
+        if found != (due := tuple(each.parameter.shape)):
+            first = each.conversion.sources[0]
+            what = first if each.conversion.renames else f"{each.name}, made of {first} and others,"
             raise Unusable(
-                f"{files.where}: {file}: {name} has the shape {shapes[name]}, by config.json it "
-                f"is {due}"
+                f"{model.files.where}: {model.places[first]}: {what} has the shape {found}, by "
+                f"config.json it is {due}"
+            )
+
+
+def _refuse_others(
+    model: _PublishedModel, left: Iterable[str], blocks: Sequence[nn.Module]
+) -> None:
+    """Raise Unusable for tensors of the files that no parameter is made of, unless they may be."""
+    whole = [block for block in blocks if isinstance(block, WholeBlock)]
+    ignored = [
+        re.compile(each)
+        for each in dict.fromkeys(each for block in whole for each in block.ignored)
+    ]
+    for source in sorted(left):
+        if not any(each.search(source) for each in ignored):
+            raise Unusable(
+                f"{model.files.where}: the model that config.json describes has no tensor "
+                f"{source}: its files are of another model, or hold something that is not trained "
+                "here"
             )

@@ -10,6 +10,7 @@ Errors:  Unusable for a model that cannot be made.
 import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -95,6 +96,11 @@ WIDTHS = {
 """What a config's settings become, if they are larger."""
 BY_HEADS = frozenset({"hidden_size", "n_embd", "n_head", "num_attention_heads"})
 """Those that grow with the devices that are to share the heads."""
+ROPE = ("rope_parameters", "rope_scaling")
+PATTERN = "hybrid_override_pattern"
+"""A letter for each layer."""
+TIMES = "attention_types"
+"""Lists of kinds of layers, and how often each list comes."""
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
@@ -105,7 +111,10 @@ def shrunken(run: RunConfig, devices: int = 1) -> RunConfig:
     """
     times = devices // math.gcd(devices, HEADS // 2)  # 2, the fewest heads, become a multiple
     model = dataclasses.replace(
-        run.model, sequence_length=min(run.model.sequence_length, TOKENS), dtype="float64"
+        run.model,
+        sequence_length=min(run.model.sequence_length, TOKENS),
+        dtype="float64",
+        weights="",
     )
     run = dataclasses.replace(run, start="random", precision="full", weight_storage="full")
     batch = dataclasses.replace(run.batch, rows=ROWS, microbatches=1)
@@ -177,13 +186,20 @@ def _with_few_layers(config: dict[str, Any], library: Any) -> dict[str, Any]:
     """
     name = next((key for key in LAYER_COUNTS if key in config), LAYER_COUNTS[0])
     count = int(library.num_hidden_layers)
-    kinds = [tuple(_kind(config, key, place) for key in BY_LAYER) for place in range(count)]
+    by_layer = (*BY_LAYER, PATTERN)
+    kinds = [tuple(_kind(config, key, place) for key in by_layer) for place in range(count)]
     first = sorted({kind: place for place, kind in reversed(list(enumerate(kinds)))}.values())
     more = [place for place in range(count) if place not in first]
     kept = sorted([*first, *more[: max(0, LAYERS - len(first))]])
-    if not any(config.get(key) for key in BY_LAYER):
+    if not any(config.get(key) for key in by_layer):
         kept = list(range(min(count, max(LAYERS, _with_every_kind(library, count)))))
-    lists = {key: [config[key][i] for i in kept] for key in BY_LAYER if config.get(key)}
+    lists: dict[str, Any] = {
+        key: [config[key][i] for i in kept] for key in BY_LAYER if config.get(key)
+    }
+    if config.get(PATTERN):
+        lists[PATTERN] = "".join(config[PATTERN][i] for i in kept)
+    if config.get(TIMES):
+        lists[TIMES] = [[[library.attention_layers[i] for i in kept], 1]]
     tokens = {key: None for key in TOKEN_IDS if key in config}
     dense = config.get("first_k_dense_replace")
     fewer = {"first_k_dense_replace": min(dense, 1)} if isinstance(dense, int) else {}
@@ -216,4 +232,27 @@ def _narrow(config: dict[str, Any], sizes: dict[str, Any], times: int) -> dict[s
         narrow["num_key_value_heads"] = min(
             groups, times * (HEADS if groups == heads else HEADS // 2)
         )
-    return config | narrow
+    return config | narrow | _fewer_factors(config, _head_width(sizes), _head_width(sizes | narrow))
+
+
+def _head_width(sizes: Mapping[str, Any]) -> int:
+    """The features of a head; 0 if the sizes do not say."""
+    width, heads = sizes.get("hidden_size"), sizes.get("num_attention_heads")
+    if isinstance(own := sizes.get("head_dim"), int):
+        return own
+    return width // heads if isinstance(width, int) and isinstance(heads, int) and heads else 0
+
+
+def _fewer_factors(config: Mapping[str, Any], width: int, narrow: int) -> dict[str, Any]:
+    """The tables of rotary positions with factors for heads that are `narrow` instead of `width`.
+
+    Longrope has a factor for each pair of a head's features.
+    """
+
+    def fewer(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: fewer(inner) for key, inner in value.items()}
+        is_list = isinstance(value, list) and 0 < narrow < width
+        return value[: max(1, len(value) * narrow // width)] if is_list else value
+
+    return {key: fewer(config[key]) for key in ROPE if config.get(key)}

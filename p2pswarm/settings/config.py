@@ -27,7 +27,7 @@ GRADIENT_CODEC_NAMES = ("int8-ef",)
 """The codecs that suit only the gradients that go back between stages."""
 HF = "hf:"
 """How a family of the library transformers begins."""
-CONFIG_CHARS_MAX = 1_800  # with the rest of a manifest it fits a value of the DHT, 4,096 bytes
+CONFIG_BYTES_MAX = 100_000  # in ASCII; a manifest has room for 122,880, with all else of a run
 PACKAGE_CHARS_MAX = 128
 ROLES = ("auto", "bootstrap", "stage", "trainer")
 EMULATED = "emulated"  # the device of a server that only takes the time of computing
@@ -58,7 +58,7 @@ class ModelConfig:
     """The folder of `hf:FOLDER`; it stays on the trainer's machine."""
     hub: Annotated[str, Text(HUB_CHARS_MAX, least=0)] = ""
     """NAME@COMMIT of the hub's model whose weights the run starts from; filled in."""
-    config: Annotated[str, Text(CONFIG_CHARS_MAX, least=0)] = ""
+    config: Annotated[str, Text(CONFIG_BYTES_MAX, least=0)] = ""
     """What the folder's config.json says, for the manifest; filled in."""
     package: Annotated[str, Text(PACKAGE_CHARS_MAX, least=0)] = ""
     """NAME==VERSION of the package that has the model's code; filled in."""

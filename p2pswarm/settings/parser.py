@@ -47,6 +47,7 @@ RUN_VERSION = 7  # rises when a manifest's meaning, a run's arithmetic or its me
 STORED_VERSIONS = RUN_VERSION, 6, 5  # of files that are read: the arithmetic is the same since 5
 NEWER_SETTINGS = {"strangers": 7}  # of a run, and the version that they came with
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
+RUN_BYTES_MAX = 120 * 1024  # its JSON; with a trainer's card it is a message of several frames
 RUN_TAG = b"p2pswarm-run-2:"
 RUN_ID_BYTES = 16
 SHORT = '; model = "NAME" is short for family = "NAME" in [run.model], optimizer = "NAME" for name'

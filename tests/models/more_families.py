@@ -96,6 +96,7 @@ OTHERS: dict[str, dict[str, object]] = {
     "glm4_moe_lite": ROUTED | LATENT,
     "gpt-sw3": {},
     "gpt_bigcode": {"n_inner": 24},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 4},
     "gpt_neox_japanese": {"intermediate_multiple_size": 2},
     "granitemoe": {},
     "granitemoe_swa": {},

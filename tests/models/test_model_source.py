@@ -1,14 +1,16 @@
 """From a trainer's settings to the model that a manifest names."""
 
+import dataclasses
 import json
 
 import models.harness  # noqa: F401  registers the family
 import pytest
 
 from p2pswarm.base.errors import BadMessage, Unusable
+from p2pswarm.models.blocks import make_blocks
 from p2pswarm.models.compute.bundle_spec import check_model
 from p2pswarm.models.hf_library import requirement
-from p2pswarm.models.model_source import CONFIG_BYTES_MAX, resolved
+from p2pswarm.models.model_source import FILE_BYTES_MAX, resolved
 from p2pswarm.settings.parser import load, run_from_json, run_to_json
 
 CONFIG = {
@@ -71,6 +73,51 @@ def test_a_family_of_a_program_that_cannot_be_tied_is_refused_in_a_line(tmp_path
     assert "\n" not in str(caught.value)
 
 
+def test_a_config_as_long_as_a_manifest_has_room_for_is_used_and_a_longer_one_is_not(tmp_path):
+    """`layer_types` of a model with many layers, and what else a published config lists."""
+    listed = ["full_attention"] * 4_500
+    run = resolved(run_of(tmp_path, CONFIG | {"kinds": listed}))
+    assert len(run.model.config) > 76_000
+    assert run_from_json(run_to_json(run)) == run
+
+    (tmp_path / "more").mkdir()
+    more = run_of(tmp_path / "more", CONFIG | {"kinds": ["a"] * 24_500})  # quotes are escaped
+    with pytest.raises(Unusable, match=r"settings have .* bytes, and a manifest has room for 122,"):
+        resolved(more)
+
+
+def test_what_is_private_travels_if_the_models_class_declares_it(tmp_path):
+    config = {"model_type": "opt", "vocab_size": 300, "hidden_size": 16, "ffn_dim": 24}
+    config |= {"num_attention_heads": 2, "word_embed_proj_dim": 16, "num_hidden_layers": 2}
+    private = {"_remove_final_layer_norm": True, "_attn_implementation_internal": "x", "_new": 3}
+    run = resolved(run_of(tmp_path, config | private))
+
+    assert json.loads(run.model.config)["_remove_final_layer_norm"] is True
+    assert not {"_attn_implementation_internal", "_new"} & json.loads(run.model.config).keys()
+    names = [name for block in make_blocks(run, range(4)) for name, _ in block.named_parameters()]
+    assert not any("decoder.final_layer_norm" in name for name in names)
+
+
+def test_code_that_stands_beside_a_class_of_the_library_is_not_asked_for(tmp_path):
+    """Phi-3.5 names files of its repository, and the library has its class by now."""
+    code = {"auto_map": {"AutoModelForCausalLM": "modeling_llama.LlamaForCausalLM"}}
+
+    run = resolved(run_of(tmp_path, CONFIG | code))
+
+    assert "auto_map" not in run.model.config
+    check_model(run)
+
+
+def test_a_strangers_private_setting_is_refused(tmp_path):
+    run = resolved(run_of(tmp_path, CONFIG))
+    values = json.loads(run.model.config) | {"_attn_implementation_internal": "sdpa"}
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    strange = dataclasses.replace(run, model=dataclasses.replace(run.model, config=text))
+
+    with pytest.raises(Unusable, match="_attn_implementation_internal, which is no setting of"):
+        check_model(strange)
+
+
 def test_the_settings_beside_the_folder_stay(tmp_path):
     settings = '[run.model]\nfamily = "hf:./tiny"\ntie = false\nsequence_length = 20'
     run = resolved(run_of(tmp_path, CONFIG | {"tie_word_embeddings": True}, settings))
@@ -94,8 +141,11 @@ def test_a_manifest_names_no_folder_of_ours(tmp_path, model):
     [
         ("{", "is not JSON"),
         ("[]", "no table of settings"),
-        ("{}" + " " * CONFIG_BYTES_MAX, "it is no config of a model"),
-        (CONFIG | {"auto_map": {"AutoConfig": "x"}}, "no code is fetched: take auto_map out"),
+        ("{}" + " " * FILE_BYTES_MAX, "it is no config of a model"),
+        (
+            CONFIG | {"model_type": "theirs", "auto_map": {"AutoConfig": "x"}},
+            "no code is fetched: a newer transformers may have this model_type",
+        ),
         (CONFIG | {"vocab_size": 255}, "no room for the 256 of text as bytes"),
         (CONFIG | {"hidden_size": 18, "num_attention_heads": 4}, "the config of llama is refused"),
         (CONFIG | {"model_type": "bert"}, "is no model|is no causal|cannot be cut"),

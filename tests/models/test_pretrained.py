@@ -5,7 +5,6 @@ import json
 
 import pytest
 import torch
-from models.families import family_run
 from safetensors.torch import save_file
 
 from p2pswarm.base.errors import Unusable
@@ -13,9 +12,8 @@ from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import FlatParameters, named_parameters
 from p2pswarm.models.compute.torch_weights import first_state
 from p2pswarm.models.hf_library import library_model
-from p2pswarm.models.hf_model import sliced
 from p2pswarm.models.model_source import resolved
-from p2pswarm.models.pretrained import check_names, offer
+from p2pswarm.models.pretrained import offer
 from p2pswarm.models.weight_files import INDEX, ONE_FILE
 from p2pswarm.settings.config import ModelConfig, RunConfig
 
@@ -190,23 +188,6 @@ def test_constants_that_the_library_ignores_may_be_in_the_files(tmp_path):
     write(tmp_path, tensors)
 
     assert run_of(tmp_path).model.weights
-
-
-def test_what_no_gradient_trains_is_refused(tmp_path):
-    run = family_run("deepseek_v3")
-    blocks = sliced(run.model)
-    name = "model.layers.1.mlp.gate.e_score_correction_bias"
-    assert [name in block.constants for block in blocks] == [False, False, True, False]
-    tensors = {
-        block.full_name(own): torch.zeros(parameter.shape)
-        for block in blocks
-        for own, parameter in block.named_parameters()
-    }
-    write(tmp_path, tensors | {name: torch.zeros(4)})
-    model = dataclasses.replace(run.model, weights=offer(tmp_path))
-
-    with pytest.raises(Unusable, match=rf"{name} is trained otherwise than by gradients"):
-        check_names(dataclasses.replace(run, model=model), blocks)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The small copy that stages are compared on."""
 
+import dataclasses
 import json
 
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from p2pswarm.models.compute.model_check import check_stages
+from p2pswarm.models.hf_library import config_text
 from p2pswarm.models.registry import register
 from p2pswarm.models.small_copy import HEADS, LARGE, parameter_count, shrunken
 from p2pswarm.settings.config import ModelConfig, RunConfig
@@ -125,6 +128,49 @@ def test_sizes_that_a_config_leaves_as_they_are_shrink_as_well():
 
     assert (found["hidden_size"], found["intermediate_size"]) == (32, 48)
     assert found["vocab_size"] == 64
+
+
+HEAD_PAIRS = [1.0 + place / 7 for place in range(48)]
+AS_PUBLISHED = {
+    "phi3": {
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+        "original_max_position_embeddings": 4096,
+        "rope_scaling": {"long_factor": HEAD_PAIRS, "short_factor": HEAD_PAIRS, "type": "longrope"},
+    },
+    "gpt_neo": {
+        "attention_types": [[["global", "local"], 12]],
+        "hidden_size": 2048,
+        "intermediate_size": None,
+        "num_heads": 16,
+        "num_layers": 24,
+    },
+    "nemotron_h": {
+        "hidden_size": 4480,
+        "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-MM-M-M-M-M-M-",
+        "mamba_num_heads": 128,
+        "mamba_head_dim": 80,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 8,
+        "time_step_limit": [0.0, {"__float__": "Infinity"}],
+    },
+}
+
+
+@pytest.mark.parametrize("kind", AS_PUBLISHED)
+def test_a_published_config_whose_lists_depend_on_its_sizes_has_a_small_copy(kind):
+    config = {"model_type": kind, "vocab_size": 256, "pad_token_id": None} | AS_PUBLISHED[kind]
+    model = ModelConfig(family=f"hf:{kind}", config=config_text(config), vocabulary=256, tie=False)
+    if kind != "phi3":
+        model = dataclasses.replace(model, tie=None if kind == "nemotron_h" else True)
+
+    found = check_stages(RunConfig(model=model))
+
+    assert found.problem == ""
+    assert parameter_count(shrunken(RunConfig(model=model))) < LARGE
 
 
 def test_a_copy_has_every_kind_of_layer_that_the_library_computes():

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 from local_hub import local_hub
+from models import family_trials
 from safetensors import safe_open
 from safetensors.torch import save
 
@@ -224,6 +225,24 @@ def test_each_of_three_servers_downloads_its_own_stage_and_two_percent(
     assert found.keys() == tensors.keys()
     assert all(torch.equal(found[name], tensors[name].float()) for name in tensors)
     assert [*first_state(run, 1)][-1] == flats[1].digest()
+
+
+def test_a_stage_of_a_mixture_downloads_its_own_experts_alone(tmp_path, hub, monkeypatch):
+    family_trials.publish("mixtral", tmp_path / "first")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "first").iterdir()}
+    run = run_of(tmp_path, publish(hub, files))
+    header = 8 + int.from_bytes(files[ONE_FILE][:8], "little")
+    of_folder = family_trials.run_of(tmp_path / "first")
+    there = [FlatParameters(of_folder, stage_blocks(of_folder, n), CPU) for n in range(STAGES)]
+    for flat in there:
+        flat.draw()
+
+    for stage in range(STAGES):
+        monkeypatch.setenv("HF_ENDPOINT", hub.at(f"stage-{stage}"))
+        flat = drawn(run, stage)
+        assert torch.equal(flat.params_N, there[stage].params_N)
+        own = sum(p.numel() * 4 for _, p in named_parameters(flat.numbers, flat.blocks))
+        assert own <= hub.sent[f"stage-{stage}"] <= own + header
 
 
 def test_a_trainer_that_names_a_model_reads_no_numbers_before_the_run(tmp_path, hub, tensors):

@@ -7,6 +7,7 @@ a README that shows how to load it. The folder appears under its name when it is
 Errors:  Unusable for a file that holds no weights of a run, or a folder that cannot be written.
 """
 
+import contextlib
 import json
 import logging
 import tempfile
@@ -24,6 +25,7 @@ from p2pswarm.data.tokenizer import Tokenizer, read_tokenizer, tokenizer_of_run
 from p2pswarm.data.tokenizer_folder import CONFIG_BYTES_MAX, CONFIG_FILE
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.compute.inference import TrainedModel, load_model
+from p2pswarm.models.foreign_code import foreign
 from p2pswarm.models.hf_library import library_model
 from p2pswarm.models.registry import is_place, package_of
 from p2pswarm.models.weight_files import ONE_FILE
@@ -130,8 +132,15 @@ def _name_end(theirs: Any, end: int) -> None:
     if end in (named if isinstance(named, list) else [named]):
         return
     for config in (theirs.config, theirs.generation_config):
-        config.eos_token_id = None if end < 0 else end
-        config.bos_token_id = config.pad_token_id = None
+        _name_token(config, "eos_token_id", None if end < 0 else end)
+        for key in ("bos_token_id", "pad_token_id"):
+            _name_token(config, key, None)
+
+
+def _name_token(config: Any, key: str, token: int | None) -> None:
+    """Set a token of a config; some classes ask for a number, and keep the one that they have."""
+    with contextlib.suppress(Unusable), foreign(f"{key} cannot be {token}"):
+        setattr(config, key, token)
 
 
 def _small_files(like: Path, model: TrainedModel) -> dict[str, bytes]:

@@ -18,6 +18,7 @@ from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator, raw_id
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.crowding import PATIENCE_S, Spread, keys_elsewhere
 from p2pswarm.discovery.dht.get_value import GetValue, ValueReader
+from p2pswarm.discovery.dht.long_values_io import LongValues
 from p2pswarm.discovery.dht.lookup import FindNode, Lookup
 from p2pswarm.discovery.dht.messages import Find, Get, Got, Identify, Ping, Record, Store, Stored
 from p2pswarm.discovery.dht.partition_healing import unknown_neighbours
@@ -224,6 +225,8 @@ class Dht(Closing):
         self._getter = ValueGetter(
             self.table, self._reader, self._runner, self._search, wall_s, self._prove_soon
         )
+        self.long_values = LongValues(partial(self.put, republish=False), self.get)
+        """Puts and reads values of more than 4 KiB."""
         self._joining: tuple[RunningQuery, Lookup] | None = None
         self._proving = Alarm(self._prove)
         if config.server:

@@ -134,8 +134,11 @@ class FlatParameters:
         self.layout = layout = block_layout(run, numbers, self.blocks)
         rule, last = run.optimizer.decays, block_count(run.model) - 1
         inner = (0 < number < last for number, _, _ in placed_parameters(numbers, self.blocks))
+        frozen = frozen_names(self.blocks)
         self.segments = [
-            Segment(t.start, t.stop, decays(rule, len(t.shape), inner=within), within)
+            Segment(t.start, t.stop, decays=False, inner=False)
+            if t.name in frozen
+            else Segment(t.start, t.stop, decays(rule, len(t.shape), inner=within), within)
             for t, within in zip(layout.tensors, inner, strict=True)
         ]
 
@@ -162,9 +165,10 @@ class FlatParameters:
         self._rounding = ChanceRounding(run.seed, layout.tensors, self.params_N) if bf16 else None
         self.parameters = bind(self.blocks, layout, self.params_N)
         self.sums = [
-            self.sum_N[s.start : s.stop].view_as(p)
-            for s, p in zip(self.segments, self.parameters, strict=True)
+            torch.zeros_like(p) if t.name in frozen else self.sum_N[t.start : t.stop].view_as(p)
+            for t, p in zip(layout.tensors, self.parameters, strict=True)
         ]
+        """A view of the sum for each parameter; for a frozen one, memory that nobody reads."""
 
     @property
     def length(self) -> int:
@@ -201,6 +205,12 @@ class FlatParameters:
         """Keep the weights from `start` on, as update `number` has made them of `weights`."""
         if self._rounding is not None:
             self._rounding.store(weights_C, start, number)
+
+
+def frozen_names(blocks: Sequence[nn.Module]) -> set[str]:
+    """The full names of parameters that no gradient trains."""
+    whole = (block for block in blocks if isinstance(block, WholeBlock))
+    return {block.full_name(name) for block in whole for name in block.frozen}
 
 
 def decays(rule: str, dimensions: int, *, inner: bool) -> bool:

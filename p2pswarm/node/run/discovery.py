@@ -54,7 +54,7 @@ async def announce(stack: NodeStack, run: RunIdentity) -> None:
             sign_manifest(stack.identity, run, stack.endpoint.contact.address, card.data)
         )
         try:
-            await stack.dht.put(RUNS_KEY, subkey, value, RECORD_S, republish=False)
+            await stack.dht.long_values.put(RUNS_KEY, subkey, value, RECORD_S)
         except SwarmError as error:
             if str(error) != said:
                 said = str(error)
@@ -159,7 +159,8 @@ async def manifests(stack: NodeStack, holders: int = 1) -> dict[bytes, bytes]:
     `holders`: how many answers are put together; this node's own, or the first, is enough for one.
     """
     found = await _values(stack, RUNS_KEY, "the runs", holders)
-    return in_own_order(stack.identity.peer_id.raw, found)
+    some = in_own_order(stack.identity.peer_id.raw, found)
+    return await stack.dht.long_values.whole(some)
 
 
 async def looked_up(stack: NodeStack, look: Callable[[], Awaitable[Sequence[T]]]) -> Sequence[T]:

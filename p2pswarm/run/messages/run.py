@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from p2pswarm.net.wire.message import Message, Range, Size, message
+from p2pswarm.net.wire.message import LONG_BYTES_MAX, Message, Range, Size, message
 from p2pswarm.run.messages.field_limits import CardBytes, Peer, Reason, RunId, Step
-from p2pswarm.settings.parser import RUN_VERSION_MAX
+from p2pswarm.settings.parser import RUN_BYTES_MAX, RUN_VERSION_MAX
 
 
 @message(50)
@@ -34,12 +34,12 @@ class RunOrigin(Message):
         return self.run + self.version.to_bytes(8) + self.checkpoint
 
 
-@message(51)
+@message(51, LONG_BYTES_MAX)
 @dataclass(frozen=True, slots=True)
 class Manifest(Message):
     """A run, signed by its trainer; the run's id is a hash of all above the key, and of origin."""
 
-    config: Annotated[bytes, Size(0, 16_384)]
+    config: Annotated[bytes, Size(0, RUN_BYTES_MAX)]
     """`RunConfig` as canonical JSON."""
     corpus: Annotated[bytes, Size(32, 32)]
     """SHA-256 of the text: trainers with the same make the same microbatches."""
