@@ -29,7 +29,8 @@ from p2pswarm.sim.link import WORLD
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.trainer.reports.reports import Leads, RunBegun, StepDone
+from p2pswarm.trainer.reports.leadership import Leads
+from p2pswarm.trainer.reports.reports import RunBegun, StepDone
 
 STAGES, STEPS_MOST = 3, 1000
 REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.9))

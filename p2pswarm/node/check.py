@@ -11,7 +11,6 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.base.ids import Address
 from p2pswarm.base.problems import Problems
 from p2pswarm.net.crypto.key_file import identity_from
-from p2pswarm.net.os.base import Connection
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.node.roles import role_module
 from p2pswarm.node.run.run_folder import try_folder
@@ -43,11 +42,6 @@ def _try_key(file: Path) -> None:
         return
 
 
-async def _refuse(connection: Connection) -> None:
-    """Nobody is let in."""
-    connection.close()
-
-
 async def _try_ports(config: NodeConfig) -> None:
     """Raise Unusable if this node could not listen where the settings say."""
     net, reason = SocketNet(), None
@@ -64,8 +58,8 @@ async def _try_ports(config: NodeConfig) -> None:
         if network.relay_web:
             web_socket = importlib.import_module("p2pswarm.net.os.web_socket")
             at = Address(host, network.relay_web)
-            async with web_socket.WebListener(at, _refuse, network.relay_certificate):
-                pass
+            async with web_socket.WebUpgrade(network.relay_certificate):
+                (await net.listen(at)).close()
         return
     assert reason is not None, "there is a place to listen"
     raise reason

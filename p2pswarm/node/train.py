@@ -51,7 +51,8 @@ from p2pswarm.settings.config import NodeConfig, RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceReport
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext, raised
 from p2pswarm.trainer.leadership.participant import Trainer
-from p2pswarm.trainer.reports.reports import Leads, RunFinished, WentBack
+from p2pswarm.trainer.reports.leadership import Leads
+from p2pswarm.trainer.reports.reports import RunFinished, WentBack
 
 LEFT_EARLY = 130  # exit code: the run is not over; scripts should know
 SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small model's weights

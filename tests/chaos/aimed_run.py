@@ -12,7 +12,8 @@ from p2pswarm.sim.message_watch import Moment
 from p2pswarm.sim.network_conditions import Host
 from p2pswarm.sim.process import SimProcess
 from p2pswarm.sim.swarm import SimSwarm
-from p2pswarm.trainer.reports.reports import Leads, RunBegun, StepDone
+from p2pswarm.trainer.reports.leadership import Leads
+from p2pswarm.trainer.reports.reports import RunBegun, StepDone
 
 from .aims import AimedFault, Chain, Phase, Role, Triggers, Whom
 

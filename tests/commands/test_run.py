@@ -65,11 +65,17 @@ def run_of(data: str = "text.txt", train: str = "", run: str = "", more: str = "
 TEXTS = {
     "no text is named": (run_of(""), "train.data is missing: name a text file or a folder"),
     "a text that is gone": (run_of("gone.txt"), "gone.txt: there is no such file or folder"),
-    "an empty text": (run_of("empty.txt"), "0 bytes of training text, a sequence has 129.*: name"),
+    "an empty text": (
+        run_of("empty.txt"),
+        "empty.txt: there is no text; passed over: 1 empty.*: name",
+    ),
     "a text of six bytes": (run_of("short.txt"), "short.txt: 5 bytes of training text"),
-    "a folder without text": (run_of("nothing"), "nothing: 0 bytes of training text"),
+    "a folder without text": (run_of("nothing"), "nothing: there is no text: name a larger"),
     "a folder of files with rows": (run_of("rows"), r"name them by a pattern, .*rows/\*.jsonl"),
-    "endings that no file has": (run_of("rows", 'suffixes = ["txt"]'), "0 bytes of training text"),
+    "endings that no file has": (
+        run_of("rows", 'suffixes = ["txt"]'),
+        r"rows: a folder is read as plain text",
+    ),
     "a pattern that finds nothing": (run_of("*.text"), "no file is found by that pattern"),
     "rows without the field": (run_of("rows/a.jsonl", 'field = "body"'), "no field 'body'.*; set"),
     "rows that are no JSON": (run_of("broken.jsonl"), "broken.jsonl: row 1: not JSON"),
@@ -434,7 +440,13 @@ def test_check_says_all_that_is_wrong(beginner, capsys):
     problems = json.loads(capsys.readouterr().out)["problems"]
     assert main(["train", "run.toml", "--check"]) == 2
 
-    wanted = ("state: ", "is no file of curves", "pip install wandb", "text.txt/w", "empty.txt: 0")
+    wanted = (
+        "state: ",
+        "is no file of curves",
+        "pip install wandb",
+        "text.txt/w",
+        "empty.txt: there is no text",
+    )
     assert len(problems) == len(wanted)
     assert all(any(part in line for line in problems) for part in wanted), problems
     assert capsys.readouterr().err == "".join(f"error: {line}\n" for line in problems)

@@ -79,14 +79,13 @@ def signed(config: bytes, address: str) -> Manifest:
 
 
 def test_a_signed_manifest_of_another_version_tells_who_its_trainer_is():
-    offer = read_offer(signed(b'{"run":{},"version":7}', "203.0.113.7:4000"))
+    text = b'{"run":{},"version":%d}' % (RUN_VERSION + 1)
+    offer = read_offer(signed(text, "203.0.113.7:4000"))
 
     assert isinstance(offer, UnreadableOffer)
-    assert offer.run == run_id(
-        b'{"run":{},"version":7}', IDENTITY.corpus, IDENTITY.nonce, IDENTITY.founder
-    )
+    assert offer.run == run_id(text, IDENTITY.corpus, IDENTITY.nonce, IDENTITY.founder)
     assert offer.trainer == Contact(TRAINER.peer_id, Address("203.0.113.7", 4000))
-    assert f"version 7; this program speaks version {RUN_VERSION}" in offer.reason
+    assert f"version {RUN_VERSION + 1}; this program speaks version {RUN_VERSION}" in offer.reason
 
 
 def test_the_version_that_is_read_is_the_programs():
@@ -119,10 +118,10 @@ ESCAPES = '"\\u001b[2J\\r\\n"'
     "config",
     [
         '{"version": %s, "run": {}}',
-        '{"version": 6, "run": {"name": %s}}',
-        '{"version": 6, "run": {"batch": %s}}',
-        '{"version": 6, "run": {%s: 1}}',
-        '{"version": 6, %s: 1}',
+        '{"version": ' + str(RUN_VERSION) + ', "run": {"name": %s}}',
+        '{"version": ' + str(RUN_VERSION) + ', "run": {"batch": %s}}',
+        '{"version": ' + str(RUN_VERSION) + ', "run": {%s: 1}}',
+        '{"version": ' + str(RUN_VERSION) + ", %s: 1}",
         "%s",
     ],
 )

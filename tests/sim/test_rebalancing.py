@@ -19,8 +19,8 @@ from p2pswarm.trainer.balance.balance_reports import (
     OrderedPreparation,
 )
 from p2pswarm.trainer.balance.move_preparation import StopPreparing
+from p2pswarm.trainer.reports.leadership import Leads
 from p2pswarm.trainer.reports.reports import (
-    Leads,
     MemberJoined,
     MemberLost,
     MemberReady,

@@ -9,7 +9,8 @@ from trainer.several import ManyTrainers
 
 from p2pswarm.progress.events import Report
 from p2pswarm.sim.loop import run
-from p2pswarm.trainer.reports.reports import Leads, RunFinished, StepDone, TrainerEnlisted
+from p2pswarm.trainer.reports.leadership import Leads, TrainerEnlisted
+from p2pswarm.trainer.reports.reports import RunFinished, StepDone
 
 LIMIT_S = 300.0
 

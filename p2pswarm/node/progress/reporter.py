@@ -22,8 +22,8 @@ from p2pswarm.progress.events import (
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance_reports import OrderedMove
+from p2pswarm.trainer.reports.leadership import Leads
 from p2pswarm.trainer.reports.reports import (
-    Leads,
     Loaded,
     MemberJoined,
     MemberLost,

@@ -48,14 +48,8 @@ from p2pswarm.trainer.leadership.rollback import Rollback
 from p2pswarm.trainer.leadership.rollback_io import RollbackIo
 from p2pswarm.trainer.leadership.standby_streams import CoordinatorStream, StandbyStreams
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.reports import (
-    Leads,
-    RunFinished,
-    SteppedDown,
-    TrainerEnlisted,
-    VotesLacking,
-    WentBack,
-)
+from p2pswarm.trainer.reports.leadership import Leads, SteppedDown, TrainerEnlisted, VotesLacking
+from p2pswarm.trainer.reports.reports import RunFinished, WentBack
 
 
 class RefusalNotices:

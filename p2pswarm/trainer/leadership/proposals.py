@@ -20,7 +20,8 @@ from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.known_trainers import KnownTrainers, longest_serving
 from p2pswarm.trainer.leadership.rollback import Rollback
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.reports import CannotGoBack, VotesAlone
+from p2pswarm.trainer.reports.leadership import VotesAlone
+from p2pswarm.trainer.reports.reports import CannotGoBack
 
 SPARE_S = 5.0  # servers join a new coordinator within a second, most of them: wait for a spare
 AT_ONCE = 4  # a takeover takes two: dead voters are replaced, then missing ones added; and twice

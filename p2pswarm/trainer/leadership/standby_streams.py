@@ -19,7 +19,7 @@ from p2pswarm.run.messages.run import Finished
 from p2pswarm.run.messages.trainers import ALIVE_S, SILENCE_S, Alive, Enlist, Trainers
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.known_trainers import PAUSE_S, CoordinatorSearch, KnownTrainers
-from p2pswarm.trainer.reports.reports import StandbyTaken
+from p2pswarm.trainer.reports.leadership import StandbyTaken
 
 HEARD_S = 2.0  # for the last word to reach a standby
 

@@ -17,8 +17,8 @@ from p2pswarm.progress.events import (
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import Load
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.trainer.reports.leadership import Leads, SteppedDown
 from p2pswarm.trainer.reports.reports import (
-    Leads,
     Loaded,
     MemberJoined,
     MemberLost,
@@ -27,7 +27,6 @@ from p2pswarm.trainer.reports.reports import (
     RunBegun,
     RunFinished,
     StepDone,
-    SteppedDown,
     WentBack,
 )
 

@@ -20,7 +20,8 @@ from p2pswarm.trainer.leadership.proposals import AGAIN_S, AT_ONCE, SPARE_S, Pro
 from p2pswarm.trainer.leadership.rollback import Rollback
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.reports import CannotGoBack, VotesAlone
+from p2pswarm.trainer.reports.leadership import VotesAlone
+from p2pswarm.trainer.reports.reports import CannotGoBack
 
 
 @dataclass

@@ -10,14 +10,8 @@ from trainer.test_several_trainers import LIMIT_S, check_exact, ended, start
 
 from p2pswarm.progress.events import Report
 from p2pswarm.sim.loop import run
-from p2pswarm.trainer.reports.reports import (
-    CannotGoBack,
-    Leads,
-    NewestCopy,
-    StepDone,
-    VotesLacking,
-    WentBack,
-)
+from p2pswarm.trainer.reports.leadership import Leads, VotesLacking
+from p2pswarm.trainer.reports.reports import CannotGoBack, NewestCopy, StepDone, WentBack
 
 REWIND = replace(CONFIG, on_stage_lost="rewind", rewind_after_s=20.0)
 

@@ -10,6 +10,14 @@ from p2pswarm.run.messages.membership import Load, PrepareStage
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceAsked, OrderedMove, OrderedPreparation
 from p2pswarm.trainer.balance.move_preparation import PreparedMove, StopPreparing
+from p2pswarm.trainer.reports.leadership import (
+    Leads,
+    StandbyTaken,
+    SteppedDown,
+    TrainerEnlisted,
+    VotesAlone,
+    VotesLacking,
+)
 from p2pswarm.trainer.reports.reports import (
     AveragingSlow,
     BeganWrong,
@@ -18,7 +26,6 @@ from p2pswarm.trainer.reports.reports import (
     CheckpointProgress,
     DigestsTied,
     LastLeaves,
-    Leads,
     Loaded,
     MemberJoined,
     MemberLost,
@@ -33,16 +40,11 @@ from p2pswarm.trainer.reports.reports import (
     RunFinished,
     ServerFails,
     ServerTooSlow,
-    StandbyTaken,
     StateFetched,
     StepDone,
-    SteppedDown,
     SumKept,
     SumVoided,
-    TrainerEnlisted,
     VersionsRefused,
-    VotesAlone,
-    VotesLacking,
     WeightsSought,
     WentBack,
     WrongResult,
