@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from p2pswarm.base.errors import SwarmError, Unusable, one_line
+from p2pswarm.base.errors import SwarmError, Unusable, missing_extra, one_line
 from p2pswarm.base.files import read_small
 from p2pswarm.data.sources import TOKENIZER_FILE
 
@@ -100,10 +100,8 @@ def _library(folder: Path) -> ModuleType:
     try:
         found = importlib.import_module(LIBRARY)
     except ImportError as error:
-        raise Unusable(
-            f"{folder}: what lies beside {TOKENIZER_FILE} changes it, and transformers is to read "
-            "both: pip install 'p2pswarm[hf]'"
-        ) from error
+        what = f"{folder}: what lies beside {TOKENIZER_FILE} changes it, which takes transformers"
+        raise missing_extra(what, "hf") from error
     found.logging.set_verbosity_error()
     return found
 

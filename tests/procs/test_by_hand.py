@@ -148,9 +148,12 @@ def test_a_server_may_ask_for_a_run_by_name(start, seed_node, run_file, tmp_path
 @pytest.mark.parametrize(
     ("make", "part"),
     [
-        (lambda folder: folder.mkdir(), "0 bytes of training text"),
+        (lambda folder: folder.mkdir(), "there is no text"),
         (lambda _: None, "no such file or folder"),
-        (lambda folder: folder.write_bytes(b"\0" * 100_000), "the file is empty or binary"),
+        (
+            lambda folder: folder.write_bytes(b"\0" * 100_000),
+            "there is no text; passed over: 1 binary",
+        ),
         (lambda folder: folder.write_text("short"), "name a larger text file"),
     ],
 )

@@ -36,6 +36,7 @@ TRAIN_HERE = f"python nodes/local_swarm.py --servers 2 --run {FIRST_RUN}"
 TRAIN_HERE_SHORTER = {"\nsteps = 200\n": "\nsteps = 4\n"}
 """What is replaced in the file that it trains: minutes become seconds."""
 GENERATE = 'p2pswarm generate out "The trainer" --temperature 0.5'
+DATA = "p2pswarm data run.toml"
 CHECK = "p2pswarm train run.toml --check"
 FIRST_NODE = "p2pswarm node --identity first.key"
 OTHER_NODE = f"p2pswarm node --bootstrap {ELSEWHERE}"
@@ -137,7 +138,7 @@ def start_here(start):
 
 
 def test_every_command_is_tried_below():
-    listed = [*AS_INSTALLED, TRAIN_HERE, GENERATE, FIRST_NODE, OTHER_NODE, CHECK, TRAIN, *ASK]
+    listed = [*AS_INSTALLED, TRAIN_HERE, GENERATE, FIRST_NODE, OTHER_NODE, DATA, CHECK, TRAIN, *ASK]
 
     assert listed == COMMANDS
 
@@ -232,6 +233,7 @@ def test_the_quick_start_trains_and_generates_as_shown(clone):
 @pytest.mark.timeout(300)
 def test_machines_join_train_and_tell(start_here, run_file, text_folder):
     assert text_folder.is_dir()
+    assert "held out" in run_in_shell(DATA, run_file.parent)
     assert run_in_shell(CHECK, run_file.parent).startswith("run.toml: good\n")
     run_file.write_text(replaced(run_file.read_text(), TRAIN_SHORTER))
 

@@ -10,11 +10,12 @@ import asyncio
 import selectors
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 LOOK_S = 100e-6  # twice the time in which a peer answers a small call, without its wake-up
 SHORT_S = 250e-6  # a sleep this short would have ended within LOOK_S without the wake-ups
+INTERRUPT_LOOK_S = 0.5  # between two looks of a thread that waits for another, for an interrupt
 SHORT_WAITS = 3  # so many short waits in a row make polling worth while
 
 T = TypeVar("T")
@@ -85,14 +86,30 @@ def _run_beside(main: Coroutine[Any, Any, T]) -> T:
         begun.set_result(lambda: loop.call_soon_threadsafe(task.cancel))
         return await main
 
+    go: Future[bool] = Future()
+    """What runs may interrupt us itself: it does not begin before we can hear it."""
+
+    def begin() -> T:
+        if go.result():
+            return run(cancellable())
+        main.close()
+        raise KeyboardInterrupt
+
     with ThreadPoolExecutor(1, thread_name_prefix="run") as pool:
-        work = pool.submit(run, cancellable())
         try:
+            work = pool.submit(begin)
+            go.set_result(True)
+            while not work.done():  # an interrupt just before a wait without end would not end it
+                wait((work,), INTERRUPT_LOOK_S)
             return work.result()
         except KeyboardInterrupt:
-            cancel = begun.result()
-            if not work.done():
-                cancel()
+            if not go.done():
+                go.set_result(False)
+            else:
+                either: list[Future[Any]] = [work, begun]
+                wait(either, return_when=FIRST_COMPLETED)
+                if not work.done():
+                    begun.result()()
             raise
 
 

@@ -72,14 +72,14 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
         last = weights_name(config.train.weights, config.run, config.run.steps)
         check_target(last, model_size(config.run).file_bytes)
     corpus = read_corpus(config, tokenizer)
-    for remark in remarks(config, tokenizer):
-        log.warning("%s", remark)
     text = corpus.digest()
     if config.state is not None:
         make_folder(config.state)
         _check_state(config, config.state, text)
     keep_with_checkpoints(config, tokenizer)
     resumed = resumed_from(config.train.resume, config.run, text, say)
+    for remark in remarks(config, tokenizer):  # last: an error is one line
+        log.warning("%s", remark)
     return PreparedRun(config, tokenizer, corpus, text, resumed)
 
 
