@@ -466,7 +466,7 @@ class Coordinator:
     def _give_up_stalled(self, now_s: float) -> Effects:
         """Give up what waits at a server that is far slower than idle ones of its stage.
 
-        If it has counted nothing, the step does without it: its averaging would wait, too.
+        The step does without it where its sum is soon made again: its averaging would wait, too.
         """
         holders = self._step.give_up_stalled(self.members.ready, now_s)
         if holders is None:

@@ -346,6 +346,9 @@ class StalledJob:
 
     job: MicrobatchJob
     holder: Incarnation
+    stage: int
+    took_s: float
+    """For how long its holder has had it, or has finished nothing."""
 
 
 class WorkStealing:
@@ -370,7 +373,7 @@ class WorkStealing:
     """
 
     def __init__(self, stages: int) -> None:
-        self._took_s = [Window(MEASURED) for _ in range(stages)]
+        self._took_s: list[deque[float]] = [deque(maxlen=MEASURED) for _ in range(stages)]
         """How long servers of each stage take for a microbatch, or its gradient."""
         self._finished_s: dict[Incarnation, float] = {}
         """When a server finished something last."""
@@ -430,7 +433,7 @@ class WorkStealing:
         """
         self.next_look_s = now_s + LOOK_S if self._held else math.inf
         busy: dict[Incarnation, None] = {}
-        there: dict[int, list[tuple[float, StalledJob]]] = {}
+        there: dict[int, list[StalledJob]] = {}
         for microbatch, held in list(self._held.items()):
             job, holder = running(microbatch, held.attempt), held.holder
             if job is None:
@@ -438,24 +441,25 @@ class WorkStealing:
             elif holder is not None:
                 busy[holder] = None
                 if job.counts:
-                    one = self._took(held, now_s), StalledJob(job, holder)
+                    one = StalledJob(job, holder, held.stage, self._took(held, now_s))
                     there.setdefault(held.stage, []).append(one)
         stalled = [
             one
             for stage, jobs in there.items()
             if any(server.incarnation not in busy for server in ready(stage))
-            for took_s, one in jobs
-            if self._is_stalled(one.job, stage, took_s)
+            for one in jobs
+            if self._is_stalled(one)
         ]
         self._moved.update(one.job.microbatch for one in stalled)
         return stalled
 
-    def _is_stalled(self, job: MicrobatchJob, stage: int, took_s: float) -> bool:
-        times, measured = self._moved[job.microbatch], self._took_s[stage]
+    def _is_stalled(self, one: StalledJob) -> bool:
+        times, measured = self._moved[one.job.microbatch], self._took_s[one.stage]
         limit_s = STALLED_FIRST_S
         if len(measured) >= STALL_SAMPLES:
-            limit_s = max(STALLED_LEAST_S, STALLED * (measured.quantile(0.95) or 0.0))
-        return times < HANDED_ON_MAX and took_s > limit_s * 2.0**times
+            slow_s = sorted(measured)[int(0.95 * (len(measured) - 1))]
+            limit_s = max(STALLED_LEAST_S, STALLED * slow_s)
+        return times < HANDED_ON_MAX and one.took_s > limit_s * 2.0**times
 
     def _took(self, held: _Holding, now_s: float) -> float:
         """For how long its holder has had it, or has finished nothing."""
@@ -464,7 +468,7 @@ class WorkStealing:
 
     def _pass(self, held: _Holding, stage: int, now_s: float) -> None:
         if held.holder is not None:
-            self._took_s[held.stage].add(self._took(held, now_s))
+            self._took_s[held.stage].append(self._took(held, now_s))
             self._finished_s[held.holder] = now_s
         held.holder, held.stage, held.since_s = held.servers.get(stage), stage, now_s
 

@@ -287,13 +287,19 @@ class Step:
     ) -> list[Incarnation] | None:
         """Give up what idle servers do sooner; `ready`: those of a stage.
 
-        Returns who had it and has counted nothing in this step; None if nothing is given up.
+        Returns those who had it and whose sum is soon made again: sooner than they may finish, if
+        they take as long again as they have. None if nothing is given up.
         """
         stalled = self.stealing.stalled(self.in_flight.running, ready, now_s)
         for one in stalled:
             self._give_up(one.job, "a server had it for long, and another of its stage no work")
-        holders = dict.fromkeys(one.holder for one in stalled)
-        return [one for one in holders if not self.ledger.counted_by_one(one)] if stalled else None
+        took = {one.holder: one for one in stalled}
+        spared = [
+            holder
+            for holder, one in took.items()
+            if self.sums.redo_s(holder, one.stage, now_s) <= one.took_s
+        ]
+        return spared if stalled else None
 
     def on_fence_answer(
         self, incarnation: Incarnation, stage: int, counted: tuple[int, ...], now_s: float
