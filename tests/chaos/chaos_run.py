@@ -4,10 +4,13 @@ import asyncio
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 
 from p2pswarm.base.ids import PeerId
 from p2pswarm.progress.events import Report
+from p2pswarm.run.chain.chain import Chain
+from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import CommitRecord, term_of
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig
@@ -22,7 +25,7 @@ from p2pswarm.trainer.reports.reports import MemberLost, RunBegun, StepDone, Sum
 
 from .aimed_draw import AimedOptions, draw_aimed
 from .aimed_run import AimedInjection
-from .aims import Chain
+from .aims import Chain as RecordChain
 from .fault_draw import DEADLY, DRAWN, GUESTS, FaultOptions, draw_plan
 from .invariants import Contributions, Digests, Records, Stalls
 from .possible import Living, step_is_possible
@@ -112,6 +115,11 @@ def chaos_config(seed: int, shape: Shape, plan: FaultPlan) -> SwarmConfig:
         cost=shape.cost,
         faults=plan,
     )
+
+
+def _decided(chain: RecordChain, disk: MemoryChain, first: int, end: int) -> Iterator[CommitRecord]:
+    """The records of a node that it knows to be decided, as far as its disk has them."""
+    return chain.own(disk.records(first, end))
 
 
 class WatchedSwarm:
@@ -226,7 +234,8 @@ class WatchedSwarm:
         """Look at all chains, at the servers' weights, and whether a step is possible."""
         for rpc, disk, node in self._chains():
             chain = node.machine.learner.chain
-            if wrong := self._records.seen(rpc, chain.head.height, disk.records):
+            read = partial(_decided, chain, disk)
+            if wrong := self._records.seen(rpc, chain.head.height, read):
                 self._break(wrong)
         for server, _rpc in self._living():
             if server.stage is None or server.version is None:

@@ -5,6 +5,7 @@ Units:   heights count records, versions count commits. They differ after a BACK
 
 import hashlib
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from p2pswarm.base.errors import BadMessage, PeerError
@@ -273,6 +274,16 @@ class Chain:
         """The digest of the record at `height`; None if it is not decided, or too long ago."""
         place = height - self.head.height + len(self._digests)
         return self._digests[place] if 0 <= place < len(self._digests) else None
+
+    def own(self, records: Iterable[CommitRecord]) -> Iterator[CommitRecord]:
+        """Those that are in this chain, up to the first that is not.
+
+        A file may have a rival that was accepted, while the decided one is on its way to the disk.
+        """
+        for record in records:
+            if self.digest_at(record.height) not in (None, digest(record)):
+                return
+            yield record
 
 
 def _states_digest(record: CommitRecord) -> bytes:

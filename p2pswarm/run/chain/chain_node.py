@@ -337,11 +337,13 @@ class ChainNode:
             height += len(records)
 
     async def _read(self, height: int) -> list[CommitRecord]:
-        end = min(self.machine.learner.chain.head.height, height + SENT_AT_ONCE)
+        chain = self.machine.learner.chain
+        records = self._store.records(height, min(chain.head.height, height + SENT_AT_ONCE))
         if not self._store.slow:
-            return list(self._store.records(height, end))
+            return list(chain.own(records))
         async with self._disk:
-            return await asyncio.to_thread(list, self._store.records(height, end))
+            there = await asyncio.to_thread(list, records)
+        return list(chain.own(there))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._group.create_task(work)

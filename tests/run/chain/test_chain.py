@@ -292,3 +292,16 @@ def test_a_run_begins_with_its_founder_alone():
     assert [one.peer for one in chain.head.voters] == [peer("a")]
     assert chain.head.voters[0].memory == b"01234567"
     assert chain.head.trainers == (peer("a"),)
+
+
+def test_a_rival_of_a_decided_record_is_not_of_the_chain():
+    """As a file has it that was told of the decision, and has not written it yet."""
+    chain = Chain(genesis())
+    first = commit(chain.head, "a", 1)
+    rival = commit(ChainHead.of(first), "a", 1)
+    decided = commit(ChainHead.of(first), "b", 2)
+    for record in (first, decided):
+        chain.append(record)
+
+    assert list(chain.own([first, rival])) == [first]
+    assert list(chain.own([first, decided])) == [first, decided]

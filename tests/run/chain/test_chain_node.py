@@ -15,10 +15,10 @@ from p2pswarm.run.chain.actions import (
     StoreFailed,
     VotesChanged,
 )
-from p2pswarm.run.chain.chain import Genesis
+from p2pswarm.run.chain.chain import ChainHead, Genesis
 from p2pswarm.run.chain.chain_node import OVERHEAR_S, OVERHEARD_MAX, ChainNode
 from p2pswarm.run.chain.memory_file import MemoryChain
-from p2pswarm.run.chain.messages import FetchRecords, Heartbeat, Prepare
+from p2pswarm.run.chain.messages import FetchRecords, Heartbeat, Prepare, Propose
 from p2pswarm.run.chain.participant import ChainParticipant
 from p2pswarm.run.chain.record import CommitRecord
 from p2pswarm.sim.loop import run
@@ -274,6 +274,29 @@ def test_a_node_whose_disk_is_full_answers_nobody_and_says_so():
 
         assert town.told["c"] == [StoreFailed("the disk is full: free some space")]
         assert town.stores["c"].restored(town.origin).register.promised == 0
+        town.close()
+
+    play(story)
+
+
+def test_a_record_that_was_only_accepted_is_sent_to_nobody_as_decided():
+    """Its decided rival is known, and on its way to a slow disk."""
+
+    async def story(tasks) -> None:
+        town = Town(tasks, genesis("ab", "abc"), "ab")
+        first = commit(genesis("ab", "abc").head(), "a", 1)
+        rival, decided = (commit(ChainHead.of(first), by, t) for by, t in (("a", 1), ("b", 2)))
+        for record in (first, decided):
+            town.nodes["b"].machine.learner.on_record(record)
+        for entry in (first, Propose(town.origin.run, 1, rival)):
+            town.stores["b"].append(entry)
+        sent = []
+        request = FetchRecords(town.origin.run, 0)
+        async with town.rpcs["a"].open_stream(town.rpcs["b"].contact, request, 5) as stream:
+            while (record := await stream.receive()) is not None:
+                sent.append(record)
+
+        assert sent == [first]
         town.close()
 
     play(story)
