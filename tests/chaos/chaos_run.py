@@ -9,7 +9,7 @@ from random import Random
 
 from p2pswarm.base.ids import PeerId
 from p2pswarm.progress.events import Report
-from p2pswarm.run.chain.chain import Chain
+from p2pswarm.run.chain import chain as record_chain
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import CommitRecord, term_of
 from p2pswarm.run.member_view import Incarnation
@@ -25,7 +25,7 @@ from p2pswarm.trainer.reports.reports import MemberLost, RunBegun, StepDone, Sum
 
 from .aimed_draw import AimedOptions, draw_aimed
 from .aimed_run import AimedInjection
-from .aims import Chain as RecordChain
+from .aims import Chain
 from .fault_draw import DEADLY, DRAWN, GUESTS, FaultOptions, draw_plan
 from .invariants import Contributions, Digests, Records, Stalls
 from .possible import Living, step_is_possible
@@ -117,7 +117,9 @@ def chaos_config(seed: int, shape: Shape, plan: FaultPlan) -> SwarmConfig:
     )
 
 
-def _decided(chain: RecordChain, disk: MemoryChain, first: int, end: int) -> Iterator[CommitRecord]:
+def _decided(
+    chain: record_chain.Chain, disk: MemoryChain, first: int, end: int
+) -> Iterator[CommitRecord]:
     """The records of a node that it knows to be decided, as far as its disk has them."""
     return chain.own(disk.records(first, end))
 
