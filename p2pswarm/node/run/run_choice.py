@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.net.guard.dial_budget import DialBudget
 from p2pswarm.net.wire.message import decode
 from p2pswarm.node.run.invitation_text import invitation_of
@@ -80,16 +81,14 @@ class RunChoice:
         self._said: set[str] = set()
         self._quoted: set[str] = set()
         self._remarks: list[str] = []
-        self._over: dict[tuple[bytes, bytes], None] = {}
-        """Runs with the trainers that are passed over, oldest first."""
-        self._refused_s: dict[bytes, float] = {}
-        """Until when each run is passed over that could not be served here, oldest first."""
+        self._over: RecentItems[tuple[bytes, bytes], None] = RecentItems(OVER_MAX)
+        """Runs with the trainers that are passed over."""
+        self._refused_s: RecentItems[bytes, float] = RecentItems(REFUSED_MAX)
+        """Until when each run is passed over that could not be served here."""
 
     def over(self, offer: RunOffer) -> None:
         """Pass over a trainer's run that has ended, or is not its: its record may stay a while."""
         self._over[offer.run, _trainer(offer)] = None
-        if len(self._over) > OVER_MAX:
-            del self._over[next(iter(self._over))]
         self._said.clear()
 
     def refuse(self, offer: RunOffer, reason: str, now_s: float) -> None:
@@ -98,10 +97,7 @@ class RunChoice:
         Strangers describe runs as they like, and places in a run become free. So neither is a
         reason to end this node: its user is told once, and other runs are looked for.
         """
-        self._refused_s.pop(offer.run, None)
         self._refused_s[offer.run] = now_s + REFUSED_S
-        if len(self._refused_s) > REFUSED_MAX:
-            del self._refused_s[next(iter(self._refused_s))]
         self._quote(
             f"run {offer.config.name!r} of {offer.trainer.address} cannot be served here: "
             f"{reason}; waiting for another run"
@@ -109,7 +105,8 @@ class RunChoice:
 
     def retry(self, now_s: float) -> None:
         """Try again those runs that were passed over for long enough."""
-        self._refused_s = {run: until for run, until in self._refused_s.items() if now_s < until}
+        for run in [run for run, until_s in self._refused_s.items() if until_s <= now_s]:
+            del self._refused_s[run]
 
     def fitting(
         self, manifests: Mapping[bytes, bytes], *, clocks_differ: bool = False

@@ -218,7 +218,8 @@ class Trainer:
     async def _attend(self, stream: Stream, join: Join) -> None:
         """A member joins: only the coordinator takes it."""
         self._check_run(join.run)
-        self._on_seeker(Whereabouts(stream.peer.raw, join.address), join.records)
+        server = Whereabouts(stream.peer.raw, join.address)
+        self._on_seeker(server, join.records)
         if self._coordination is None:
             self._handover.on_knock(stream.peer.raw, join)
             await self._handover.wait_to_lead()
@@ -226,8 +227,8 @@ class Trainer:
             await stream.send(self._standing())
             return
         await self._coordination.attend(stream, join)
-        if stream.peer.raw in self._seat.voters:  # by now; it may know who leads instead
-            self._roll.on_voter(Whereabouts(stream.peer.raw, join.address))
+        if server.peer in self._seat.voters:  # by now; it may know who leads instead
+            self._roll.on_voter(server)
         self._doubt(stream.peer.raw)
 
     def _on_seeker(self, server: Whereabouts, records: int) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.run.messages.field_limits import MEMBERS_MAX
 
 PAUSE_FIRST_S, PAUSE_MAX_S = 2.0, 64.0  # after a newcomer has died; twice as long each time
@@ -22,7 +23,7 @@ class Probation:
 
     def __init__(self, proven: Iterable[bytes] = ()) -> None:
         self._proven: dict[bytes, None] = dict.fromkeys(proven)
-        self._deaths: dict[bytes, int] = {}
+        self._deaths: RecentItems[bytes, int] = RecentItems(MEMBERS_MAX)
         """How often those died that were ready and are not proven."""
         self._pause_s = 0.0
         """The last pause; 0: not wary."""
@@ -46,9 +47,7 @@ class Probation:
     def on_death(self, peer: bytes, now_s: float) -> None:
         """A ready server ended without a goodbye."""
         if peer not in self._proven:
-            self._deaths[peer] = self._deaths.pop(peer, 0) + 1
-            if len(self._deaths) > MEMBERS_MAX:
-                del self._deaths[next(iter(self._deaths))]
+            self._deaths[peer] = self._deaths.get(peer, 0) + 1
             self._pause_s = min(PAUSE_MAX_S, max(PAUSE_FIRST_S, 2.0 * self._pause_s))
             self._until_s = now_s + self._pause_s
 

@@ -443,22 +443,24 @@ class WorkStealing:
                 if job.counts:
                     one = StalledJob(job, holder, held.stage, self._took(held, now_s))
                     there.setdefault(held.stage, []).append(one)
-        stalled = [
-            one
-            for stage, jobs in there.items()
-            if any(server.incarnation not in busy for server in ready(stage))
-            for one in jobs
-            if self._is_stalled(one)
-        ]
+        stalled = []
+        for stage, jobs in there.items():
+            if any(server.incarnation not in busy for server in ready(stage)):
+                limit_s = self._limit_s(stage)
+                stalled += [one for one in jobs if self._is_stalled(one, limit_s)]
         self._moved.update(one.job.microbatch for one in stalled)
         return stalled
 
-    def _is_stalled(self, one: StalledJob) -> bool:
-        times, measured = self._moved[one.job.microbatch], self._took_s[one.stage]
-        limit_s = STALLED_FIRST_S
-        if len(measured) >= STALL_SAMPLES:
-            slow_s = sorted(measured)[int(0.95 * (len(measured) - 1))]
-            limit_s = max(STALLED_LEAST_S, STALLED * slow_s)
+    def _limit_s(self, stage: int) -> float:
+        """How long a server of a stage may take for what was never handed on."""
+        measured = self._took_s[stage]
+        if len(measured) < STALL_SAMPLES:
+            return STALLED_FIRST_S
+        slow_s = sorted(measured)[int(0.95 * (len(measured) - 1))]
+        return max(STALLED_LEAST_S, STALLED * slow_s)
+
+    def _is_stalled(self, one: StalledJob, limit_s: float) -> bool:
+        times = self._moved[one.job.microbatch]
         return times < HANDED_ON_MAX and one.took_s > limit_s * 2.0**times
 
     def _took(self, held: _Holding, now_s: float) -> float:
