@@ -249,6 +249,7 @@ NEAR_NAMES = {
 
 Coroutine = ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith
 Functions = ast.FunctionDef | ast.AsyncFunctionDef
+pytestmark = pytest.mark.xdist_group("the package's syntax trees")  # made once
 Rule = Callable[[Path], Iterator[str]]
 
 
@@ -265,9 +266,15 @@ def parsed(text: str) -> ast.Module:
     return ast.parse(text)
 
 
+@functools.cache
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes of a module: to walk its tree takes as long as to parse it."""
+    return tuple(ast.walk(tree))
+
+
 def imports(tree: ast.Module) -> Iterator[str]:
     """Every module that `tree` names, imports inside functions included."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -335,7 +342,7 @@ def awaiting_rules(package: Path) -> Iterator[str]:
     """Only files of the shell await."""
     waiting = ast.Await | ast.AsyncFor | ast.AsyncWith
     for path, tree in modules(package):
-        if not in_shell(path) and any(isinstance(node, waiting) for node in ast.walk(tree)):
+        if not in_shell(path) and any(isinstance(node, waiting) for node in nodes(tree)):
             yield f"{path}: awaits"
 
 
@@ -351,7 +358,7 @@ def names_defined_twice(package: Path) -> Iterator[str]:
     """One class name has one meaning, whether it is private or not."""
     places: dict[str, list[str]] = {}
     for path, tree in modules(package):
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name.lstrip("_"), []).append(str(path))
     yield from (f"{name}: {', '.join(found)}" for name, found in places.items() if len(found) > 1)
@@ -381,7 +388,7 @@ def stray_torch(package: Path) -> Iterator[str]:
 def global_chance(package: Path) -> Iterator[str]:
     """Chance is an argument: the module `random` is good for the class Random only."""
     for path, tree in modules(package):
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             match node:
                 case ast.Attribute(value=ast.Name(id="random"), attr=name) if name != "Random":
                     yield f"{path}:{node.lineno}: random.{name}"
@@ -395,7 +402,7 @@ def late_imports(package: Path) -> Iterator[str]:
     for path, tree in modules(package):
         tops = {id(node) for node in tree.body}
         tops |= {id(n) for node in tree.body if isinstance(node, ast.Try) for n in node.body}
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.Import | ast.ImportFrom) and id(node) not in tops:
                 yield f"{path}:{node.lineno}: import inside"
         if "importlib" in imports(tree) and not within(path, LATE_IMPORTS):
@@ -422,7 +429,7 @@ def too_long(package: Path) -> Iterator[str]:
         lines = len((package / path).read_text().splitlines())
         if lines > FILE_LINES_MAX:
             yield f"{path}: {lines} lines"
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, Functions):
                 yield from (f"{path}: {node.name}: {what}" for what in too_long_function(node))
 
@@ -440,7 +447,7 @@ def empty_names(package: Path) -> Iterator[str]:
     for path, tree in modules(package):
         if path.stem in ("utils", "common", "helpers"):
             yield f"{path}: vague"
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ClassDef) and vague.search(node.name):
                 yield f"{path}: {node.name}"
 
@@ -456,7 +463,7 @@ def crowded_folders(package: Path) -> Iterator[str]:
 def unlike_tuples(package: Path) -> Iterator[str]:
     """What a parameter holds has names: no tuple of unlike things."""
     for path, tree in modules(package):
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if not isinstance(node, Functions):
                 continue
             for argument in node.args.posonlyargs + node.args.args + node.args.kwonlyargs:
@@ -472,7 +479,7 @@ def halves_of_classes(package: Path) -> Iterator[str]:
     classes = {
         node.name: (path, node)
         for path, tree in modules(package)
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.ClassDef)
     }
     bases = {name for _, node in classes.values() for name in base_names(node)}
@@ -627,7 +634,7 @@ def test_shells_are_there_and_few(capsys):
     waiting = {
         path
         for path, tree in modules(PACKAGE)
-        if any(isinstance(node, Coroutine) for node in ast.walk(tree))
+        if any(isinstance(node, Coroutine) for node in nodes(tree))
     }
     share = sum(lines[path] for path in waiting) / sum(lines.values())
     with capsys.disabled():

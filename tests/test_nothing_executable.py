@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_architecture import LATE_IMPORTS, PACKAGE, modules, within
+from test_architecture import LATE_IMPORTS, PACKAGE, modules, nodes, within
 
+pytestmark = pytest.mark.xdist_group("the package's syntax trees")
 RUNS_CODE = frozenset({"eval", "exec", "compile", "__import__"})
 """Builtins; `re.compile` is an attribute of a module and not meant."""
 MODULES = frozenset(
@@ -54,7 +55,7 @@ PROCESSES = {"commands/demo/processes.py", "server/devices/rank_processes.py"}
 def executable_input(package: Path) -> Iterator[str]:
     """Every place that could run what came from outside."""
     for path, tree in modules(package):
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             for what in _breaches(path, node):
                 yield f"{path}:{getattr(node, 'lineno', 0)}: {what}"
 
