@@ -40,8 +40,8 @@ SHARED = "a server has come that shares the work"
 """Why a microbatch is launched again without being lost: docs/training.md."""
 
 
-def uneven(seed: int, rule: str = "priced", steps: int = 30, **changes) -> SwarmConfig:
-    """Eight servers on two stages, four on each."""
+def uneven(seed: int, rule: str = "priced", steps: int = 14, **changes) -> SwarmConfig:
+    """Eight servers on two stages, four on each; the first move is ordered in step 5."""
     balance = BalanceConfig(rule=rule, every_s=20.0)
     batch = BatchConfig(microbatches=32, rows=1, evaluate_every=0)
     settings = {
@@ -113,7 +113,7 @@ def test_who_has_room_for_one_stage_leaves_first():
 
 def test_who_says_that_it_has_room_and_has_not_serves_on_and_leaves_first_later():
     """The coordinator takes an old word: memory was free when it was told."""
-    config = uneven(SEED, free_bytes=ROOM, steps=45)
+    config = uneven(SEED, free_bytes=ROOM, steps=25)
     swarm = SimSwarm(config)
     begun = swarm.machines
 
@@ -166,7 +166,7 @@ def test_servers_move_one_by_one_by_the_rule_of_the_paper():
 
 
 def test_an_even_swarm_stays_as_it_is():
-    swarm, _ = played(uneven(SEED, speeds=(1.0,), steps=20))
+    swarm, _ = played(uneven(SEED, speeds=(1.0,)))
 
     assert of(swarm, OrderedMove) == []
 
@@ -191,7 +191,7 @@ def test_machines_that_die_while_others_move_lose_nothing(seed, free_bytes):
 @pytest.mark.parametrize("seed", core_of(range(SEED, SEED + 3), [SEED]))
 def test_a_mover_that_dies_on_its_way_is_replaced_and_nothing_is_lost(seed, free_bytes):
     cost = Cost(forward_s=0.1, state_bytes=64 << 20)
-    config = uneven(seed, steps=45, cost=cost, patience_s=3_000.0, free_bytes=free_bytes)
+    config = uneven(seed, steps=25, cost=cost, patience_s=3_000.0, free_bytes=free_bytes)
     swarm, dead = SimSwarm(config), []
 
     def heard(report: Report) -> None:
@@ -216,7 +216,7 @@ def test_a_mover_that_dies_on_its_way_is_replaced_and_nothing_is_lost(seed, free
 def test_a_donor_and_the_coordinator_die_while_a_mover_fetches(seed):
     """Its pieces come from others; the next coordinator knows of no move, and asks for one."""
     state = Cost(forward_s=0.1, state_bytes=64 << 20)  # 2.7 s at 25 MB/s
-    config = uneven(seed, steps=30, trainers=3, cost=state, patience_s=3_000.0, free_bytes=ROOM)
+    config = uneven(seed, steps=25, trainers=3, cost=state, patience_s=3_000.0, free_bytes=ROOM)
     swarm, deaths = SimSwarm(config), []
 
     def donor_dies(target: int) -> None:
