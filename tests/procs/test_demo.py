@@ -48,7 +48,7 @@ def wait_until_gone(pids: list[int]) -> None:
 @pytest.mark.timeout(300)
 def test_a_run_survives_its_kills_and_counts_every_microbatch_once(start, text, tmp_path):
     demo = start(
-        *("demo", "--steps", 6, "--kill-every", 2, "--data", text),
+        *("demo", "--stages", 1, "--steps", 6, "--kill-every", 3, "--data", text),
         *("--json", tmp_path / "out.json", "--plot", tmp_path / "loss.png"),
         module="p2pswarm.cli",
     )

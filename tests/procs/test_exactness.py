@@ -38,13 +38,10 @@ def test_a_killed_server_leaves_no_trace_in_the_weights(tmp_path, model):
     assert figures["microbatches"]["counted"] == 36
 
 
+@pytest.mark.full  # test_cuts.py has the weights of a run that is taken over
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "trainers",
-    [
-        pytest.param(1, id="started again", marks=pytest.mark.full),
-        pytest.param(2, id="taken over"),
-    ],
+    "trainers", [pytest.param(1, id="started again"), pytest.param(2, id="taken over")]
 )
 def test_a_killed_trainer_leaves_no_trace_in_the_weights_and_the_chain_is_whole(tmp_path, trainers):
     text = tmp_path / "text"

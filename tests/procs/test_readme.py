@@ -233,8 +233,10 @@ def test_the_quick_start_trains_and_generates_as_shown(clone):
 @pytest.mark.timeout(300)
 def test_machines_join_train_and_tell(start_here, run_file, text_folder):
     assert text_folder.is_dir()
-    assert "held out" in run_in_shell(DATA, run_file.parent)
-    assert run_in_shell(CHECK, run_file.parent).startswith("run.toml: good\n")
+    said = [start_here(command) for command in (DATA, CHECK)]
+    assert [each.end() for each in said] == [0, 0], [each.errors for each in said]
+    assert "held out" in said[0].said
+    assert said[1].said.startswith("run.toml: good\n")
     run_file.write_text(replaced(run_file.read_text(), TRAIN_SHORTER))
 
     address = start_here(FIRST_NODE).line_with("--bootstrap").split()[-1]
@@ -280,27 +282,34 @@ def test_the_tutorial_trains_at_a_port_and_uses_what_comes_out(clone, start):
     assert (clone / "my-model" / "README.md").is_file()
 
 
-def flags_of(command: str, folder: Path) -> set[str]:
+def help_of(capsys, *command: str) -> str:
+    """The help of a command, or of all."""
+    with pytest.raises(SystemExit):
+        make_parser().parse_args([*command, "--help"])
+    said: str = capsys.readouterr().out
+    return said
+
+
+def flags_of(capsys, command: str) -> set[str]:
     """The flags that a command's help explains."""
-    told = run_in_shell(f"p2pswarm {command} --help", folder)
-    return set(re.findall(r"^  (--[a-z-]+)", told, re.MULTILINE))
+    return set(re.findall(r"^  (--[a-z-]+)", help_of(capsys, command), re.MULTILINE))
 
 
-def test_the_tables_have_every_flag_and_no_other(tmp_path):
+def test_the_tables_have_every_flag_and_no_other(capsys):
     tables = [
         set(re.findall(r"^\| `(--[a-z-]+)", table, re.MULTILINE))
         for table in README.split("| flag | meaning |")[1:]
     ]
 
-    node, train = flags_of("node", tmp_path), flags_of("train", tmp_path)
+    node, train = flags_of(capsys, "node"), flags_of(capsys, "train")
 
     assert tables == [node & train, node - train, train - node]
 
 
-def test_commands_that_sentences_and_other_pages_name_exist(tmp_path):
+def test_commands_that_sentences_and_other_pages_name_exist(capsys):
     pages = README + "".join(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))
     in_blocks = "\n".join(text for language, text in BLOCK.findall(pages) if not language)
-    told = run_in_shell("p2pswarm --help", tmp_path)
+    told = help_of(capsys)
     makefile = (ROOT / "Makefile").read_text()
 
     code = "".join(f"`{line}\n" for line in in_blocks.splitlines()) + pages
