@@ -55,6 +55,7 @@ def shared_group(request):
 @pytest.fixture
 def group(shared_group):
     shared_group.weights.reset(draw=True)
+    shared_group.stage.gradient_norm = 0.0  # of the last backward, of another test
     return shared_group
 
 
