@@ -47,6 +47,7 @@ def test_nothing_is_left_of_peers_that_were_killed(tmp_path):
     assert report["left_over"] == {}
 
 
+@pytest.mark.full  # tests/fuzzing has the core of it
 def test_mutated_addresses_are_read_or_refused(tmp_path):
     flags = ("--parser", "address", "--inputs", "2000", "--blind")
 

@@ -128,13 +128,19 @@ def test_two_devices_compute_what_one_does_in_the_middle(group):
         ),
     ],
 )
-def test_two_devices_compute_what_one_does(stage, rows, way):
+def test_two_devices_compute_what_one_does_and_end_with_their_engine(stage, rows, way):
     group, one = both(stage, config(rows=rows), way)
+    ranks = processes(group)
 
     ours, theirs = steps_of(group, stage, rows), steps_of(one, stage, rows)
+    alive = [rank.poll() for rank in ranks]
+    del group
+    gc.collect()
 
     assert len(ours) == len(theirs)
     assert all(map(close, ours, theirs))
+    assert alive == [None, None]
+    assert None not in [rank.poll() for rank in ranks]
 
 
 @pytest.mark.full
@@ -263,17 +269,6 @@ def test_a_device_that_dies_ends_the_stage_with_one_line(way):
         with pytest.raises(Unusable, match="device cpu failed, start this node again"):
             group.stage.forward((0, 0), tokens(0), bundle(1))
     assert first.poll() is not None
-
-
-def test_the_processes_end_with_the_engine():
-    group, _ = both(1)
-    ranks = processes(group)
-    assert [rank.poll() for rank in ranks] == [None, None]
-
-    del group
-    gc.collect()
-
-    assert None not in [rank.poll() for rank in ranks]
 
 
 def test_a_device_that_is_not_there_is_named():
