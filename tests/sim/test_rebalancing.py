@@ -36,6 +36,15 @@ FAST_AND_SLOW = (4.0, 1.0, 4.0, 1.0, 4.0, 1.0, 4.0, 1.0)
 ROOM = 1 << 30
 """Memory for two stages."""
 
+DEATHS = pytest.mark.parametrize(
+    "free_bytes",
+    [
+        pytest.param(None, id="leaves first", marks=pytest.mark.full),
+        pytest.param(ROOM, id="fetches first"),
+    ],
+)
+"""Who fetches first passes through all that who leaves first does, and through more."""
+
 SHARED = "a server has come that shares the work"
 """Why a microbatch is launched again without being lost: docs/training.md."""
 
@@ -95,8 +104,8 @@ def idle_s(config: SwarmConfig) -> list[float]:
 def test_who_has_room_for_both_stages_is_missing_for_moments(seed):
     state = Cost(forward_s=0.1, state_bytes=32 << 20)  # 1.3 s at 25 MB/s
 
-    prepared = idle_s(uneven(seed, cost=state, free_bytes=ROOM))
-    leaving = idle_s(uneven(seed, cost=state))
+    prepared = idle_s(uneven(seed, steps=30, cost=state, free_bytes=ROOM))
+    leaving = idle_s(uneven(seed, steps=30, cost=state))
 
     assert prepared
     assert leaving
@@ -171,7 +180,7 @@ def test_an_even_swarm_stays_as_it_is():
     assert of(swarm, OrderedMove) == []
 
 
-@pytest.mark.parametrize("free_bytes", [None, ROOM], ids=["leaves first", "fetches first"])
+@DEATHS
 @pytest.mark.parametrize("seed", core_of(range(SEED, SEED + 4), [SEED]))
 def test_machines_that_die_while_others_move_lose_nothing(seed, free_bytes):
     """A kill each 7 s, of trainers too, from about the first move on."""
@@ -187,11 +196,11 @@ def test_machines_that_die_while_others_move_lose_nothing(seed, free_bytes):
     assert of(swarm, OrderedMove)
 
 
-@pytest.mark.parametrize("free_bytes", [None, ROOM], ids=["leaves first", "fetches first"])
+@DEATHS
 @pytest.mark.parametrize("seed", core_of(range(SEED, SEED + 3), [SEED]))
 def test_a_mover_that_dies_on_its_way_is_replaced_and_nothing_is_lost(seed, free_bytes):
     cost = Cost(forward_s=0.1, state_bytes=64 << 20)
-    config = uneven(seed, steps=25, cost=cost, patience_s=3_000.0, free_bytes=free_bytes)
+    config = uneven(seed, steps=45, cost=cost, patience_s=3_000.0, free_bytes=free_bytes)
     swarm, dead = SimSwarm(config), []
 
     def heard(report: Report) -> None:
@@ -216,7 +225,7 @@ def test_a_mover_that_dies_on_its_way_is_replaced_and_nothing_is_lost(seed, free
 def test_a_donor_and_the_coordinator_die_while_a_mover_fetches(seed):
     """Its pieces come from others; the next coordinator knows of no move, and asks for one."""
     state = Cost(forward_s=0.1, state_bytes=64 << 20)  # 2.7 s at 25 MB/s
-    config = uneven(seed, steps=25, trainers=3, cost=state, patience_s=3_000.0, free_bytes=ROOM)
+    config = uneven(seed, steps=30, trainers=3, cost=state, patience_s=3_000.0, free_bytes=ROOM)
     swarm, deaths = SimSwarm(config), []
 
     def donor_dies(target: int) -> None:
