@@ -4,7 +4,8 @@
                          [--resume] [--findings FOLDER] [--grow BYTES] [--list]
 
 One process a parser, one line a parser: inputs a second, the slowest input, exceptions that are
-none of the parser's own, growth of memory. An input that raises one is written to `--findings`
+none of the parser's own, growth of memory. Parsers that take over 0.1 ms (`SLOW`) get a hundredth
+of the inputs. An input that raises one is written to `--findings`
 (`--add FILE` puts it into tests/corpus for good). `--grow` leaves in tests/corpus, of what was
 there and what was found, the smallest inputs that together take all branches that any of them
 takes, at most so many bytes. `--json` is written after each parser; with `--resume` those are left
@@ -18,9 +19,9 @@ import argparse
 import contextlib
 import io
 import json
+import logging
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -41,6 +42,10 @@ INPUT_BYTES_MAX = 4096  # all parsers have their limits below or read more of th
 SETTLED = 0.2  # of the inputs: caches are full and modules are loaded after them
 KINDS_MAX = 10  # findings of different places that are told
 SLOW_S = 0.1  # no input may take longer
+LAST = "last-input"
+NATIVE = {"arrow_rows", "parquet_rows", "safetensors_file", "tokenizer_file", "tokenizer_folder"}
+"""Parsers of other languages, which may end the process."""
+SLOW_SHARE = 100  # a slow parser gets so many times fewer inputs
 GROWN_FROM_MAX = 2000  # inputs of libFuzzer's corpus that are looked at, the smallest
 GROWTH_BYTES_MAX = 32 << 20  # libFuzzer keeps its corpus in the same process
 
@@ -77,8 +82,10 @@ class Report:
 class Fuzzer:
     """Gives inputs to one parser and notes what happens; ends the process after the last."""
 
-    def __init__(self, name: str, parse: Any, inputs: int, findings: Path) -> None:
+    def __init__(self, name: str, parse: Any, inputs: int, findings: Path, place: Path) -> None:
+        """`place`: a folder where the input that is being tried is kept, if it may be the last."""
         self.parse, self._most, self._folder = parse, inputs, findings
+        self._last = place / LAST if name in NATIVE else None
         self.report = Report(name)
         self._slowest = b""
         self._settled_bytes = 0
@@ -87,6 +94,8 @@ class Fuzzer:
     def try_one(self, data: bytes) -> None:
         """One input."""
         report = self.report
+        if self._last is not None:
+            self._last.write_bytes(data)
         begun_s = time.thread_time()
         try:
             self.parse(data)
@@ -136,22 +145,29 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def fuzz(arguments: argparse.Namespace) -> None:
-    """Fuzz one parser in this process, which ends here."""
-    guided = atheris is not None and not arguments.blind
-    with instrumented() if guided else contextlib.nullcontext():
-        from fuzzing.corpus import beginnings, mutations  # noqa: PLC0415 - instrumented on import
-        from fuzzing.parsers import PARSERS  # noqa: PLC0415
-    name = arguments.parser[0]
-    fuzzer = Fuzzer(name, PARSERS[name], arguments.inputs, Path(arguments.findings))
+def fuzz(name: str, arguments: argparse.Namespace, folder: str, answer: Path) -> None:
+    """Fuzz one parser in this process; the report goes into a file. It may end the process."""
+    from fuzzing.corpus import beginnings, mutations  # noqa: PLC0415 - instrumented on import
+    from fuzzing.parsers import PARSERS  # noqa: PLC0415
+
+    logging.disable(logging.CRITICAL)  # rows that are passed over are no findings
+    tempfile.tempdir = folder
+    os.environ["HF_HOME"] = folder
+    inputs = inputs_of(name, arguments)
+    fuzzer = Fuzzer(name, PARSERS[name], inputs, Path(arguments.findings), Path(folder))
     starts = beginnings(name)
-    if guided:
-        _guided(fuzzer, starts, arguments)
+    if is_guided(arguments):
+        _guided(fuzzer, starts, arguments, answer)
     for data in mutations(starts, arguments.seed):
         fuzzer.try_one(data)
         if fuzzer.done:
             break
-    print(json.dumps(asdict(fuzzer.end(guided=False))), flush=True)
+    answer.write_text(json.dumps(asdict(fuzzer.end(guided=False))))
+
+
+def is_guided(arguments: argparse.Namespace) -> bool:
+    """Return whether the branches that an input takes guide the next one."""
+    return atheris is not None and not arguments.blind
 
 
 @contextlib.contextmanager
@@ -164,7 +180,9 @@ def instrumented() -> Iterator[None]:
         yield
 
 
-def _guided(fuzzer: Fuzzer, starts: list[bytes], arguments: argparse.Namespace) -> None:
+def _guided(
+    fuzzer: Fuzzer, starts: list[bytes], arguments: argparse.Namespace, answer: Path
+) -> None:
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     for number, data in enumerate(starts):
         (folder / f"start-{number}").write_bytes(data)
@@ -172,7 +190,7 @@ def _guided(fuzzer: Fuzzer, starts: list[bytes], arguments: argparse.Namespace) 
     def one(data: bytes) -> None:
         fuzzer.try_one(data)
         if fuzzer.done:  # libFuzzer ends its process, too, and says nothing of use to us
-            print(json.dumps(asdict(fuzzer.end(guided=True))), flush=True)
+            answer.write_text(json.dumps(asdict(fuzzer.end(guided=True))))
             if arguments.grow:
                 grow(fuzzer.report.parser, folder, fuzzer.parse, arguments.grow)
             shutil.rmtree(folder)
@@ -195,24 +213,32 @@ def grow(name: str, folder: Path, parse: Any, most_bytes: int) -> None:
 
 
 def run(name: str, arguments: argparse.Namespace) -> Report:
-    """Fuzz one parser in a process of its own."""
-    command = [sys.executable, __file__, "--here", "--parser", name]
-    for option in ("inputs", "seed", "findings", "grow"):
-        command += [f"--{option}", str(getattr(arguments, option))]
-    if arguments.blind:
-        command.append("--blind")
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith('{"parser"')]
-    if not lines:
-        why = f"the process ended with {done.returncode}"
-        return Report(name, findings={why: "see its output above"})
-    return Report(**json.loads(lines[-1]))
+    """Fuzz one parser in a process of its own: a copy of this one, which has imported all."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        answer = Path(folder) / "report"
+        child = os.fork()
+        if not child:
+            try:
+                fuzz(name, arguments, folder, answer)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if answer.exists():
+            return Report(**json.loads(answer.read_text()))
+        last = Path(folder) / LAST
+        kept = Path(arguments.findings) / f"{name}-last"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(last.read_bytes() if last.exists() else b"")
+        return Report(name, findings={f"the process ended with {code}": str(kept)})
 
 
 def main() -> int:
-    from fuzzing.parsers import PARSERS  # noqa: PLC0415 - a child imports it instrumented
-
     arguments = parsed()
+    only_told = arguments.list or arguments.add
+    with instrumented() if is_guided(arguments) and not only_told else contextlib.nullcontext():
+        from fuzzing.parsers import PARSERS  # noqa: PLC0415 - instrumented on import
     if arguments.list:
         print("\n".join(PARSERS))
         return 0
@@ -241,12 +267,24 @@ def main() -> int:
     return 0 if all(report.good for report in reports.values()) else 1
 
 
+def inputs_of(name: str, arguments: argparse.Namespace) -> int:
+    """Return how many inputs a parser gets."""
+    from fuzzing.parsers import SLOW  # noqa: PLC0415 - instrumented on import
+
+    share = SLOW_SHARE if name in SLOW else 1
+    return max(1, arguments.inputs // share)
+
+
 def earlier(arguments: argparse.Namespace) -> dict[str, Report]:
     """The reports of a run that was broken off, of parsers that had as many inputs and held."""
     if not (arguments.resume and arguments.json and Path(arguments.json).exists()):
         return {}
     rows = [Report(**row) for row in json.loads(Path(arguments.json).read_text())]
-    return {row.parser: row for row in rows if row.good and row.inputs >= arguments.inputs}
+    return {
+        row.parser: row
+        for row in rows
+        if row.good and row.inputs >= inputs_of(row.parser, arguments)
+    }
 
 
 def parsed() -> argparse.Namespace:
@@ -261,12 +299,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--json", help="a file for the reports")
     parser.add_argument("--resume", action="store_true", help="go on with the run of --json")
     parser.add_argument("--list", action="store_true", help="the names of the parsers")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    if "--here" in sys.argv:
-        fuzz(parsed())
-    else:
-        sys.exit(main())
+    sys.exit(main())

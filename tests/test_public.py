@@ -78,6 +78,15 @@ def test_every_name_is_there():
     assert all(getattr(ps, name) is not None for name in ps.__all__)
 
 
+@pytest.mark.parametrize(
+    "arguments", [["plan", "gone.toml"], ["simulate", "gone.toml", "--devices", "gone.toml"]]
+)
+def test_a_file_that_is_not_there_is_said_before_torch_is_loaded(arguments):
+    program = f"from p2pswarm.cli import main; code = main({arguments})"
+
+    assert "torch" not in loaded_after(program)
+
+
 def test_stub_names_what_is_offered_and_where_it_is_from():
     """Type checkers and editors read the stub, programs the table."""
     stub = ast.parse((ROOT / "__init__.pyi").read_text())

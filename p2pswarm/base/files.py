@@ -16,6 +16,7 @@ import errno
 import itertools
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -88,6 +89,15 @@ def _put_new(draft: Path, data: bytes, mode: int) -> None:
         opened.write(data)
         opened.flush()
         os.fsync(opened.fileno())
+
+
+def require_file(path: Path) -> None:
+    """Raise Unusable for a path that is not there or a folder; nothing is opened."""
+    try:
+        if stat.S_ISDIR(path.stat().st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    except OSError as error:
+        raise Unusable(f"{path} cannot be read: {error.strerror}; name another file") from error
 
 
 def read_small(path: Path, bytes_max: int, instead: str) -> bytes:

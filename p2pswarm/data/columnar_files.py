@@ -57,7 +57,9 @@ class TextColumn:
     def __init__(self, column: Any) -> None:
         """`column`: an array of pyarrow whose type `require_text` takes."""
         types = pyarrow_part("types")
-        if not (types.is_string(column.type) or types.is_large_string(column.type)):
+        plain = types.is_string(column.type) or types.is_large_string(column.type)
+        column.validate(full=not plain)
+        if not plain:
             column = column.cast(pyarrow_part("lib").large_string())
         self._column = column
         self.offsets_R1 = _offsets(column, "i8" if types.is_large_string(column.type) else "i4")
@@ -79,11 +81,12 @@ class TextColumn:
         """The row that has a byte of the texts, 0 <= text_byte < text_bytes."""
         # of the offsets' own type, or numpy would convert, and so read, all of them
         sought = self.offsets_R1.dtype.type(text_byte + int(self.offsets_R1[0]))
-        return int(np.searchsorted(self.offsets_R1, sought, side="right")) - 1
+        found = int(np.searchsorted(self.offsets_R1, sought, side="right")) - 1
+        return max(0, found)  # of lengths that were never checked it may be none
 
     def rows(self, start: int, stop: int) -> "TextColumn":
-        """Some of its rows; nothing is copied."""
-        return TextColumn(self._column.slice(start, stop - start))
+        """Some of its rows, whose lengths and letters are checked; nothing is copied."""
+        return checked_texts(self._column.slice(start, stop - start))
 
     def batch(self, base: int, before_bytes: int, scale: tuple[int, int]) -> TextBatch:
         """Its texts at the places of the group that it is a part of.
@@ -96,6 +99,12 @@ class TextColumn:
         offsets = self.offsets_R1.tolist()
         begins = [base + (before_bytes + offset) * places // text_bytes for offset in offsets]
         return TextBatch(begins, self)
+
+
+def checked_texts(column: Any) -> TextColumn:
+    """The texts of rows that are all read now. Raises an error of pyarrow for torn ones."""
+    column.validate(full=True)
+    return TextColumn(column)
 
 
 def _offsets(column: Any, dtype: str) -> NDArray[np.integer[Any]]:
@@ -121,7 +130,7 @@ def arrow_errors(path: Path) -> Iterator[None]:
     errors = pyarrow_part("lib")
     try:
         yield
-    except (errors.ArrowException, OSError, EOFError) as error:
+    except (errors.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         reason = str(error).split("\n")[0].rstrip(".") or type(error).__name__
         raise Unusable(
             f"{path}: cannot be read: {reason}: copy it again, or leave it out"
@@ -201,6 +210,8 @@ class ParquetFiles:
         column = names.index(self._field)
         for number in range(end.num_row_groups):
             size_bytes = end.row_group(number).column(column).total_uncompressed_size
+            if size_bytes < 0:
+                raise Unusable(f"{path}: a group of {size_bytes} bytes: copy it again")
             self._groups.append(_RowGroup(file, number))
             self._begins.append(self._begins[-1] + size_bytes)
 
@@ -243,7 +254,7 @@ class ParquetFiles:
                 columns=[self._field],
                 use_threads=False,
             ):
-                column = TextColumn(batch.column(0))
+                column = checked_texts(batch.column(0))
                 self._missing.note(path, column)
                 yield column
 
@@ -305,7 +316,10 @@ class ArrowFiles:
         with arrow_errors(path), pyarrow_part("lib").memory_map(str(path)) as source:
             in_file = source.read(len(MAGIC)) == MAGIC
             source.seek(STREAM_BEGIN if in_file else 0)
-            schema = ipc.read_schema(ipc.read_message(source))
+            first = ipc.read_message(source)
+            if first.type != "schema":  # pyarrow does not look, and may crash
+                raise Unusable(f"{path}: does not begin with a schema: copy it again")
+            schema = ipc.read_schema(first)
             require_field(path, self._field, schema.names)
             require_text(path, self._field, schema.field(self._field).type)
             self._schemas.append(schema)
@@ -336,7 +350,7 @@ class ArrowFiles:
     def _read(self, number: int, base: int, place: int) -> Iterator[TextBatch]:
         """The texts of a batch, from the one at a place on."""
         rows = self._batches[number]
-        column = self._column(rows)
+        column, path = self._column(rows), self.files.paths[rows.file]
         text_bytes = column.text_bytes
         if not text_bytes:
             return
@@ -345,8 +359,9 @@ class ArrowFiles:
         first = column.row_at(min(text_bytes - 1, (place - base) * text_bytes // scale[0]))
         origin = int(column.offsets_R1[0])
         for start in range(first, len(column), BATCH_ROWS):
-            some = column.rows(start, min(start + BATCH_ROWS, len(column)))
-            self._missing.note(self.files.paths[rows.file], some)
+            with arrow_errors(path):
+                some = column.rows(start, min(start + BATCH_ROWS, len(column)))
+            self._missing.note(path, some)
             yield some.batch(base, int(column.offsets_R1[start]) - origin, scale)
 
     def _column(self, rows: _RecordBatch) -> TextColumn:

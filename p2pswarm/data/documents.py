@@ -123,6 +123,7 @@ def _field_of(line: bytes, file: Path, field: str, row: str) -> object:
         )
     try:
         found = json.loads(read)
+        twice = read.count(json.dumps(field)) > 1 and _is_twice(read, field)
     except (ValueError, RecursionError) as error:
         is_array = read.strip().startswith("[")
         remedy = "it is one array: write an object a line" if is_array else INSTEAD
@@ -131,7 +132,7 @@ def _field_of(line: bytes, file: Path, field: str, row: str) -> object:
         raise Unusable(f'{file}: {row}: not an object such as {{"text": "..."}}')
     if field not in found:
         raise _no_field(file, field, found)
-    if read.count(json.dumps(field)) > 1 and _is_twice(read, field):
+    if twice:
         raise Unusable(f"{file}: {row}: has two fields {field!r}: remove one of them")
     return found[field]
 
@@ -155,10 +156,12 @@ def _columns(
     errors = pyarrow_part("lib")
     try:
         for batch in batches(file, field):
-            for text in batch.column(0).to_pylist():
+            column = batch.column(0)
+            column.validate(full=True)  # lengths and UTF-8: pyarrow believes both, and may crash
+            for text in column.to_pylist():
                 number += 1
                 yield number, text
-    except errors.ArrowException as error:
+    except (errors.ArrowException, UnicodeDecodeError) as error:
         reason = str(error).split("\n")[0]
         raise Unusable(
             f"{file}: unreadable after row {number}, remove it or copy it again: {reason}"

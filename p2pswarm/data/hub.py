@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from p2pswarm.base.errors import Unusable, missing_extra, one_line
+from p2pswarm.base.errors import SwarmError, Unusable, missing_extra, one_line
 from p2pswarm.settings.limits import COMMIT, hub_name
 
 LIBRARY = "huggingface_hub"
@@ -219,6 +219,13 @@ def asking(what: str, file: str, instead: str) -> Iterator[None]:
     except (errors.HTTPError, errors.HFValidationError, errors.XetDownloadError, OSError) as error:
         raise HubSilent(
             f"{what}: {_place()} cannot be reached ({one_line(error, REASON_CHARS_MAX)}): {instead}"
+        ) from error
+    except SwarmError:
+        raise
+    except Exception as error:  # the library reads answers of whoever answers there
+        raise Unusable(
+            f"{what}: {_place()} answers for {file} as no hub does "
+            f"({one_line(error, REASON_CHARS_MAX)}): {instead}"
         ) from error
 
 

@@ -156,6 +156,11 @@ def files_of(data: Path, suffixes: tuple[str, ...] = ()) -> FoundFiles:
     if is_pattern(data):
         return _of_names(data, found_files(data), suffixes)
     if _exists(data):
+        if not data.is_file():  # reading a pipe would wait, and a run reads its text several times
+            raise Unusable(
+                f"train.data: {data}: is a pipe or a device: write what it gives to a file, and "
+                "name that"
+            )
         return _of_names(data, [data], ())
     raise Unusable(f"train.data: {data}: there is no such file or folder to train on")
 
@@ -293,8 +298,6 @@ def _texts(found: FoundFiles, suffixes: tuple[str, ...]) -> FoundFiles:
 
 def _probe(file: Path) -> bytes:
     """The first bytes of a file; Unusable if it only stands for another."""
-    if not file.is_file():  # rows may come through a pipe, which is read once
-        return b""
     with _opened(file) as opened:
         head = opened.read(PROBE_BYTES)
     refuse_pointer(file, head)
@@ -337,8 +340,6 @@ def _is_utf8(head: bytes) -> bool:
 
 def _object_lines(file: Path) -> int:
     """Return how many of a file's first two lines are objects of JSON."""
-    if not file.is_file():
-        return 0
     with _opened(file) as opened:
         lines = [opened.readline(LINE_PROBE_BYTES) for _ in range(2)]
     return sum(_is_object(line.removeprefix(codecs.BOM_UTF8)) for line in lines)

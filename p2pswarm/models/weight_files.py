@@ -8,6 +8,7 @@ Source:  https://huggingface.co/docs/safetensors, "Format".
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -96,6 +97,7 @@ def joined(tensors: Iterable[tuple[str, StoredTensor]]) -> list[list[tuple[str, 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = "pytorch_model.bin", "pytorch_model.bin.index.json"
 """What models were published as before; reading it may run what is in it."""
+FILE_NAME = re.compile(r"(?!\.\.?$)[^/\\\x00-\x1f\ud800-\udfff]{1,255}")
 INDEX_BYTES_MAX = 64 << 20  # a name and a file for each tensor: the largest models have 10 MB
 
 
@@ -189,7 +191,7 @@ def places_in(index: Path) -> dict[str, str]:
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise Unusable(f"{index} is no index of weights: {error}") from error
     for name, file in places.items():
-        if not isinstance(file, str) or Path(file).name != file or file == "..":
+        if not isinstance(file, str) or not FILE_NAME.fullmatch(file):
             raise Unusable(f"{index}: the file of {name} is {file!r}, which is no file beside it")
     return places
 

@@ -88,7 +88,7 @@ def _exchangeable(cost_nn: Floats, members: Sequence[int], device: int) -> bool:
 def _square(rows: Sequence[Sequence[float]], name: str) -> Floats:
     try:
         matrix_nn: Floats = np.array(rows, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         matrix_nn = np.empty(0)
     if matrix_nn.ndim != 2 or matrix_nn.shape[0] != matrix_nn.shape[1]:  # noqa: PLR2004
         lengths = sorted({len(row) if isinstance(row, list | tuple) else 0 for row in rows})
@@ -118,7 +118,7 @@ def _check(matrix_nn: Floats, name: str, least: float) -> None:
 def _within_access(gbps_nn: Floats, access_gbps: ArrayLike) -> Floats:
     try:
         access_n: Floats = np.asarray(access_gbps, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         access_n = np.empty(0)
     if access_n.shape != (len(gbps_nn),):
         raise Unusable(f"access_gbps has {access_n.size} numbers: give one for each device")

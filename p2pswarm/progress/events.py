@@ -236,7 +236,14 @@ def from_line(line: str) -> Event:
         fields: Any = json.loads(line)
         fields.pop("at", None)  # of people and of other programs: a run knows no dates
         event: Event = _read(KINDS[fields.pop("event")], fields)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise ValueError(f"not an event of a run: {line[:80]!r}") from error
     return event
 
@@ -245,7 +252,11 @@ def _read(kind: Any, value: Any) -> Any:
     """A value of the type `kind` from JSON, which has neither dataclasses nor tuples."""
     if typing.get_origin(kind) is tuple:
         return tuple(_read(typing.get_args(kind)[0], each) for each in value)
+    if kind is float and type(value) is int:
+        return float(value)
     if not dataclasses.is_dataclass(kind):
+        if type(value) is not kind:
+            raise TypeError(f"{value!r:.40} is no {kind.__name__}")
         return value
     make: Any = kind
     types = _types(make)

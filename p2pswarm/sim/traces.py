@@ -17,6 +17,7 @@ HOUR_S = 3600.0
 SHIPPED = "spot_traces.json"
 TRACE_BYTES_MAX = 4 << 20  # a month of changes each minute; anything larger is another file
 MACHINES_MAX = 10_000
+TIME_MAX_S = 1e10  # three hundred years
 NOTICE_S = 0.0  # a file of one's own promises none
 PAIR, TRIPLE = 2, 3  # the lengths of a count and of an event
 
@@ -157,9 +158,17 @@ def _checked(path: Path, counts: list[tuple[float, int]], seconds: float) -> Tra
         raise Unusable(f"{path}: {low} machines are there at some time: more go than came")
     if not 0 < high <= MACHINES_MAX:
         raise Unusable(f"{path}: {high} machines at the most; give 1 to {MACHINES_MAX}")
+    if seconds < 1:
+        raise Unusable(f"{path}: a trace of {seconds:g} s: give one of a second at least")
     if seconds <= times[-1]:
         raise Unusable(f"{path}: seconds {seconds:g} is not after the last change at {times[-1]:g}")
-    return Trace(tuple(dict(counts).items()), seconds, NOTICE_S)  # the last of equal times counts
+    changes = tuple(dict(counts).items())  # the last of equal times counts
+    if len(changes) > seconds:  # it is played again and again
+        raise Unusable(
+            f"{path}: {len(changes)} changes in {seconds:g} s: give a second to each, or longer "
+            "`seconds`"
+        )
+    return Trace(changes, seconds, NOTICE_S)
 
 
 def _summed(rows: Any) -> list[tuple[float, int]]:
@@ -183,7 +192,8 @@ def _rows(rows: Any, length: int) -> Sequence[Any]:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    if not known or not 0 <= value <= TIME_MAX_S:
         raise ValueError(f"{value!r:.20} is no time in seconds from 0")
     return float(value)
 

@@ -2,6 +2,7 @@
 
 import logging
 
+import numpy as np
 import pytest
 from core import examples
 from data.harness import TEXTS, assert_each_comes_once, texts_from
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.columnar_files import ArrowFiles
+from p2pswarm.data.documents import documents
 
 arrow, ipc = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.ipc")
 
@@ -126,3 +128,30 @@ def test_a_file_that_changes_under_a_run_is_named(tmp_path):
 
     with pytest.raises(Unusable, match=r"a\.arrow: changed while the run reads it"):
         texts_from(files, 0)
+
+
+@pytest.mark.parametrize("torn", [-1, 7, 1 << 20, -(1 << 20)])
+def test_lengths_that_point_out_of_the_file_are_one_line(tmp_path, torn):
+    path = write(tmp_path / "a.arrow", ["one", "two", "three"])
+    whole, offsets = path.read_bytes(), np.array([0, 3, 6, 11], dtype="<i4")
+    changed = offsets.copy()
+    changed[1:3] = torn, 6
+    assert whole.count(offsets.tobytes()) == 1
+    path.write_bytes(whole.replace(offsets.tobytes(), changed.tobytes()))
+
+    with pytest.raises(Unusable, match="copy it again"):
+        list(documents(path, "text"))
+    with pytest.raises(Unusable, match="copy it again"):
+        texts_from(ArrowFiles([path], "text"), 0)
+
+
+def test_a_file_that_begins_with_rows_is_one_line(tmp_path):
+    """Pyarrow reads whatever message comes first as a schema, and may crash."""
+    path = write(tmp_path / "a.arrow", ["one", "two"])
+    with arrow.memory_map(str(path)) as source:
+        ipc.read_message(source)
+        begin = source.tell()
+    path.write_bytes(path.read_bytes()[begin:])
+
+    with pytest.raises(Unusable, match="does not begin with a schema"):
+        ArrowFiles([path], "text")

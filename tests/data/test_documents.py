@@ -1,5 +1,7 @@
 """Tests of `data/documents.py`."""
 
+import contextlib
+import importlib
 import json
 import os
 import sys
@@ -19,6 +21,7 @@ from p2pswarm.data.documents import all_documents, documents, load_documents
 from p2pswarm.data.held_out import is_held_out_document
 from p2pswarm.data.line_files import LineFiles
 from p2pswarm.data.sources import files_of
+from p2pswarm.data.text_stream import RowFiles
 from p2pswarm.data.token_corpus import load_tokenised, sources_of
 from p2pswarm.data.tokenizer import train_tokenizer
 from p2pswarm.settings.train_config import TrainConfig
@@ -393,3 +396,38 @@ def test_a_share_of_rows_that_is_another_one_of_bytes_is_told(tmp_path, caplog, 
 def test_about_the_share_is_held_out():
     out = sum(is_held_out_document(b"%d" % number, 0.1) for number in range(10_000))
     assert 900 < out < 1_100
+
+
+def test_a_row_that_is_nested_to_the_last_level_is_one_line(tmp_path: Path):
+    """The row is read again if the field's name comes twice in it, which takes more levels."""
+    for levels in range(800, 1000):
+        nested = '{"text": "x", "more": ' + "[" * levels + '"text"' + "]" * levels + "}"
+        file = write_lines(tmp_path / "a.jsonl", nested)
+
+        with contextlib.suppress(Unusable):
+            assert list(documents(file, "text")) == [b"x"]
+
+
+def read_all(files: RowFiles) -> None:
+    for batch in files.batches_from(0):
+        assert len(batch.begins) > 1
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_a_column_whose_bytes_are_no_text_is_one_line(tmp_path: Path, ending: str):
+    arrow = pytest.importorskip("pyarrow")
+    importlib.import_module("pyarrow.parquet")
+    offsets, letters = arrow.py_buffer(np.array([0, 2], dtype="<i4")), arrow.py_buffer(b"\xff\xfe")
+    column = arrow.Array.from_buffers(arrow.string(), 1, [None, offsets, letters])
+    table = arrow.table({"text": column})
+    path = tmp_path / f"a.{ending}"
+    if ending == "parquet":
+        arrow.parquet.write_table(table, path)
+    else:
+        with arrow.ipc.new_stream(str(path), table.schema) as writer:
+            writer.write_table(table)
+
+    with pytest.raises(Unusable, match="Invalid UTF8"):
+        list(documents(path, "text"))
+    with pytest.raises(Unusable, match="Invalid UTF8"):
+        read_all((ParquetFiles if ending == "parquet" else ArrowFiles)([path], "text"))

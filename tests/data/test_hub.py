@@ -225,3 +225,13 @@ def test_without_the_library_a_name_says_what_to_install(monkeypatch):
 
     with pytest.raises(Unusable, match=r"pip install '\.\[hf\]' in the clone"):
         library.__wrapped__()
+
+
+def test_an_answer_on_which_the_library_fails_is_one_line(hub):
+    """Some of what it asks for of itself it reads as if the hub had written it."""
+
+    def fail():
+        with asking("owner/name", "numbers", INSTEAD):
+            raise AttributeError("'int' object\nhas no attribute 'get'")
+
+    refusal(fail, "answers for numbers as no hub does")

@@ -9,8 +9,11 @@ from checkpoint.test_checkpoint_manifest import DATA as CHECKPOINT
 from discovery.dht.harness import ALICE, KEY, record
 from fuzzing.access_parsers import ACCESS_SEEDS
 from fuzzing.base import joined
+from fuzzing.data_parsers import DATA_SEEDS
 from fuzzing.examples import examples
+from fuzzing.file_parsers import FILE_SEEDS
 from fuzzing.link_parsers import HELLO, NETWORK
+from fuzzing.model_parsers import MODEL_SEEDS
 from fuzzing.nat_parsers import NAT_SEEDS
 from run.chain.harness import RUN as CHAIN_RUN
 from run.chain.harness import genesis, unsigned
@@ -241,6 +244,9 @@ SEEDS: dict[str, Callable[[], Seeds]] = {
         str(ALICE.peer_id).encode(),
     ],
     **NAT_SEEDS,
+    **DATA_SEEDS,
+    **FILE_SEEDS,
+    **MODEL_SEEDS,
     **ACCESS_SEEDS,
 }
 """By parser: inputs that it reads to their end."""

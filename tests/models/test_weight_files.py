@@ -32,6 +32,7 @@ from p2pswarm.models.weight_files import (
     StoredTensor,
     header_bytes,
     joined,
+    places_in,
     stored_tensors,
 )
 from p2pswarm.settings.config import ModelConfig, ServeConfig
@@ -47,6 +48,14 @@ TENSORS = {
 def read(file):
     length = header_bytes(file[:LENGTH_BYTES], len(file))
     return stored_tensors(file[LENGTH_BYTES : LENGTH_BYTES + length], len(file))
+
+
+@pytest.mark.parametrize("file", ["", "..", "a/b", "a\0b", "\ud800", "x" * 300, 7])
+def test_an_index_that_names_no_file_beside_it_is_refused(tmp_path, file):
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": file}}))
+
+    with pytest.raises(Unusable, match="which is no file beside it"):
+        places_in(tmp_path / INDEX)
 
 
 @pytest.mark.parametrize("file", [ONE_FILE, "part.safetensors", INDEX])

@@ -66,7 +66,15 @@ def test_an_event_of_any_kind_survives_its_line_and_has_a_text(event: Event):
 
 
 @pytest.mark.parametrize(
-    "line", ["", "[]", "{}", '{"event":"party"}', '{"event":"note"}', '{"event":"note","x":1}', "x"]
+    "line",
+    [
+        *("", "[]", "{}", '{"event":"party"}', '{"event":"note"}', '{"event":"note","x":1}', "x"),
+        '{"event":"note","text":1}',
+        '{"event":"started","parameters":"many"}',
+        '{"event":"started","parameters":1,"seconds":1' + "0" * 400 + "}",
+        '{"event":"waiting","stages":[true]}',
+        "[" * 100_000,
+    ],
 )
 def test_another_line_is_no_event(line):
     with pytest.raises(ValueError, match="not an event of a run"):

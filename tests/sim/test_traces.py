@@ -108,6 +108,9 @@ def test_a_file_without_a_length_ends_one_change_after_its_last(tmp_path):
         ('{"counts": [[0, NaN]]}', "no number of machines"),
         ('{"counts": [[Infinity, 1]]}', "no time in seconds"),
         ("[" * 100_000, "is no JSON"),
+        ('{"counts": [[1' + "0" * 400 + ", 1]]}", "no time in seconds"),
+        ({"counts": [[0, 1]], "seconds": 1e-300}, "give one of a second at least"),
+        ({"counts": [[n / 9, 1] for n in range(9)], "seconds": 2}, "9 changes in 2 s"),
     ],
 )
 def test_what_is_no_trace_is_one_line(tmp_path, content, part: str):

@@ -91,7 +91,10 @@ class _TaskFile:
         value = self._get(name)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise Unusable(f"{name} in {self._path} is {value!r:.40}: give a number")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise Unusable(f"{name} in {self._path} is {value!r:.40}...: too large") from error
 
     def _get(self, name: str) -> Any:
         if not self.has(name):

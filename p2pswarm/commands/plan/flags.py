@@ -7,6 +7,7 @@ import argparse
 import importlib
 
 from p2pswarm.base.errors import Unusable, missing_extra
+from p2pswarm.base.files import require_file
 from p2pswarm.commands.arguments import INVITE_HELP, SEED_MAX, Commands, file_path, whole
 from p2pswarm.commands.node import print_example
 from p2pswarm.commands.status.flags import asking_through
@@ -96,6 +97,7 @@ def _run(flags: argparse.Namespace) -> int:
         )
     if dtfm and flags.out is not None:
         raise Unusable("--out is for a file of devices: --json OUT writes this plan")
+    require_file(flags.matrix if dtfm else flags.devices)  # before torch is loaded
     if dtfm:
         return _plan("dtfm", flags.matrix, *effort)
     return _plan("devices", flags.devices, *effort, flags.out)

@@ -2,7 +2,9 @@
 
 import argparse
 
+from p2pswarm.base.files import require_file
 from p2pswarm.commands.arguments import SEED_MAX, Commands, file_path, run_main, whole
+from p2pswarm.sim.traces import trace_of
 
 TEXT = (
     "Plays a run on your machines in virtual time, with the rules that ship: routing, fencing, "
@@ -20,7 +22,7 @@ def add(commands: Commands) -> None:
         description=TEXT,
         epilog="docs/simulation.md says what is simulated, what is not, and how well it foretells.",
     )
-    parser.set_defaults(main=lambda flags: run_main("commands.simulate.simulate", flags))
+    parser.set_defaults(main=_run)
     parser.add_argument(
         "config", type=file_path, metavar="FILE", help="the run's settings, in TOML"
     )
@@ -64,6 +66,15 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--plot", type=file_path, metavar="OUT", help="draw throughput and members of stages here"
     )
+
+
+def _run(flags: argparse.Namespace) -> int:
+    """Look at the files first: what plays them loads torch."""
+    require_file(flags.config)
+    require_file(flags.devices)
+    if flags.trace:
+        trace_of(flags.trace)
+    return run_main("commands.simulate.simulate", flags)
 
 
 def _between(text: str, low: float, high: float) -> float:

@@ -222,15 +222,18 @@ def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
             run = stored_run(about.encode())
             numbers = range(block_count(run.model))
             blocks = bare_blocks(run, numbers, CPU)
-            layout = block_layout(run, numbers, blocks)
-            bind(blocks, layout, zero_buffer(layout, run.model.dtype, CPU))
             named = dict(named_parameters(numbers, blocks))
             there = set(file.keys())
             if unlike := sorted(there ^ named.keys()):
                 what = "lacks" if unlike[0] in named else "has"
                 raise Unusable(f"{path}: does not fit its model: it {what} {unlike[0]}")
+            for name, parameter in named.items():  # before memory is taken for them
+                _require_shape(parameter, file.get_slice(name).get_shape(), f"{path}: {name}")
+            layout = block_layout(run, numbers, blocks)
+            bind(blocks, layout, zero_buffer(layout, run.model.dtype, CPU))
+            named = dict(named_parameters(numbers, blocks))
             for name, parameter in named.items():
-                _fill(parameter, file.get_tensor(name), f"{path}: {name}")
+                _fill(parameter, file.get_tensor(name))
     except BadMessage as error:
         raise Unusable(f"{path}: {error}") from error
     except NotTrusted as error:
@@ -265,8 +268,11 @@ def _tokenizer(weights: Path, model: ModelConfig) -> Tokenizer | None:
     return None
 
 
-def _fill(parameter: nn.Parameter, tensor: Tensor, where: str) -> None:
-    if parameter.shape != tensor.shape:
-        raise Unusable(f"{where} is {list(tensor.shape)}, its model has {list(parameter.shape)}")
+def _require_shape(parameter: nn.Parameter, shape: list[int], where: str) -> None:
+    if list(parameter.shape) != shape:
+        raise Unusable(f"{where} is {shape}, its model has {list(parameter.shape)}")
+
+
+def _fill(parameter: nn.Parameter, tensor: Tensor) -> None:
     with torch.no_grad():
         parameter.copy_(tensor)

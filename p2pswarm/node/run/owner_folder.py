@@ -12,6 +12,7 @@ from p2pswarm.base.ids import Address
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.wire.message import decode, encode
+from p2pswarm.node.run.run_folder import DAMAGE
 from p2pswarm.run.access.access_list import sign_list
 from p2pswarm.run.access.invitation_book import InvitationBook, book_from
 from p2pswarm.run.access.messages import AccessList
@@ -45,7 +46,7 @@ class OwnerFolder:
         try:
             data = _read(file)
             return InvitationBook() if data is None else book_from(json.loads(data))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except DAMAGE as error:
             raise Unusable(
                 f"{file} is no list of invitations: restore it from a copy, or move it away and "
                 "invite anew"

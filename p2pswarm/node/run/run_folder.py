@@ -19,6 +19,8 @@ RUN_FILE = "run.json"
 TRIAL = "trial.part"
 FILE_BYTES_MAX = 1 << 20
 DIGEST_BYTES = 32
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading JSON raises that something else wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class RunFolder:
         """The run that is kept here; None if there is none."""
         file = self.path / RUN_FILE
         try:
-            data = file.read_bytes()[: FILE_BYTES_MAX + 1]
+            with file.open("rb") as opened:
+                data = opened.read(FILE_BYTES_MAX + 1)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -54,7 +57,7 @@ class RunFolder:
             fields = json.loads(data)
             identity = _identity(fields)
             return SavedRun(identity, bool(fields["finished"]), _source(fields, identity.origin))
-        except (ValueError, KeyError, TypeError, AttributeError, BadMessage) as error:
+        except (*DAMAGE, BadMessage) as error:
             raise Unusable(
                 f"{file} does not describe a run of this version: restore it from a copy, or "
                 "begin another run with --new"

@@ -5,7 +5,7 @@ Units:   `now_s` and times in seconds since 1970, UTC.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.ids import PeerId
@@ -17,6 +17,7 @@ from p2pswarm.run.access.messages import (
     GRANT_MAX_S,
     REVOKED_PEERS_MAX,
     REVOKED_SERIALS_MAX,
+    SERIAL_BYTES,
     AccessGrant,
 )
 
@@ -136,6 +137,10 @@ def book_from(fields: Mapping[str, Any]) -> InvitationBook:
     """Read what `asdict` gave; ValueError, KeyError or TypeError for anything else."""
     entries = [InvitationEntry(**entry) for entry in fields["entries"]]
     for entry in entries:
-        bytes.fromhex(entry.serial)
+        for name, kind in get_type_hints(InvitationEntry).items():
+            if type(getattr(entry, name)) is not kind:
+                raise TypeError(f"{name} is no {kind.__name__}")
+        if len(bytes.fromhex(entry.serial)) != SERIAL_BYTES:
+            raise ValueError("a serial number of another length")
     peers = [str(PeerId.parse(peer)) for peer in fields["peers"]]
     return InvitationBook(int(fields["version"]), entries, peers)

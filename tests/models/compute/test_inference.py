@@ -196,6 +196,15 @@ def test_tensors_of_another_program_are_refused(tmp_path: Path, metadata, why: s
         load_model(tmp_path / "a.safetensors")
 
 
+def test_a_run_that_would_take_terabytes_is_compared_with_its_file_first(tmp_path: Path):
+    run = RunConfig(model=ModelConfig(d_model=65_536, layers=100, heads=1))
+    about = {"run": run_to_json(run).decode()}
+    save_file({"x": torch.zeros(1)}, tmp_path / "a.safetensors", metadata=about)
+
+    with pytest.raises(Unusable, match="does not fit its model: it lacks"):
+        load_model(tmp_path / "a.safetensors")
+
+
 def test_a_folder_means_the_only_file_of_weights_in_it(trained, tmp_path: Path):
     write(tmp_path / "weights.safetensors", trained)
     assert load_model(tmp_path).run == RUN

@@ -126,3 +126,21 @@ def test_who_stands_by_or_goes_on_has_the_owner_of_that_run(tmp_path):
     assert not (tmp_path / "owner.key").exists()
     anew = NodeConfig(state=tmp_path, train=TrainConfig(closed=True, new=True))
     assert owned_by_us(anew).run.owner not in ("", run.owner)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"version": Infinity, "entries": [], "peers": []}',
+        '{"version": 1, "entries": [ENTRY, "not_after": "later"}], "peers": []}',
+        '{"version": 1, "entries": [ENTRY, "not_after": 9, "name": ["a"]}], "peers": []}',
+        '{"version": 1, "entries": [ENTRY, "not_after": 9, "serial": "ab"}], "peers": []}',
+    ],
+)
+def test_invitations_that_something_else_wrote_are_refused_with_the_remedy(folder, text):
+    entry = '{"serial": "abababababababab", "name": "a", "role": "serve", "uses": 0, "not_before":1'
+    (folder.path / f"{RUN.hex()}.invitations").write_text(text.replace("[ENTRY", f"[{entry}"))
+
+    with pytest.raises(Unusable, match="restore it from a copy"):
+        folder.book(RUN)

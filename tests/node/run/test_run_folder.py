@@ -49,9 +49,19 @@ def test_which_run_it_is_is_the_owners_alone(tmp_path):
     assert stat.S_IMODE((tmp_path / RUN_FILE).stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"run": 1}', "x" * 100])
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"run": 1}', "x" * 100, "[" * 100_000])
 def test_a_file_that_says_something_else_is_refused_with_the_remedy(tmp_path, text):
     (tmp_path / RUN_FILE).write_text(text)
+
+    with pytest.raises(Unusable, match="begin another run with --new"):
+        RunFolder(tmp_path).read()
+
+
+def test_an_origin_without_a_version_is_refused_with_the_remedy(tmp_path):
+    origin = RunOrigin(b"r" * 16, 7, b"m" * 32)
+    RunFolder(tmp_path).write(SavedRun(dataclasses.replace(IDENTITY, origin=origin), False))
+    file = tmp_path / RUN_FILE
+    file.write_text(file.read_text().replace('"version": 7', '"version": Infinity'))
 
     with pytest.raises(Unusable, match="begin another run with --new"):
         RunFolder(tmp_path).read()
