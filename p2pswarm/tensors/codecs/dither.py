@@ -43,7 +43,7 @@ from p2pswarm.tensors.codecs.codec import KeyedCodec
 from p2pswarm.tensors.codecs.meta import TensorLayout
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 
-PANEL_VALUES = 1 << 16  # what is worked on stays in a core's second cache
+PANEL_VALUES = 1 << 17  # what is worked on stays in a core's second cache
 LOOSE_WIDTH = 1024  # of the rows that a tensor without rows of strands is parted into
 PERIOD = 4093  # draws of dither, used again and again: a prime, so that columns meet them all
 DRAW_BYTES = 2  # with one the mean error would be up to 1/512 of a step
@@ -51,8 +51,9 @@ KEY_CHECK_BYTES = 4
 TOP_BYTES = 2
 PEAK_MAX = 2.0**110  # of a sum over strands: scales and what is decoded stay finite in float32
 CODE_SHIFT = 20  # of a float32's bits, the sign, the octave and three bits of fraction are above
-CODE_MIN = 8  # of a scale of 2**-126, the least normal float32
-CODE_MAX = 8 * (127 + 110)  # of a scale of 2**110
+TOP_MAX = 8 * (127 + 110)  # the code of a step of 2**110
+TOP_MIN = 255 + 8  # what is 31 octaves below is still a normal float32
+TOP_OF_ZEROS = 512  # of a panel of zeros; other panels' are 440 and more
 BELOW_TOP = 255  # in eighths of an octave; what is smaller becomes zeros
 TINY = 2.0**-60  # a panel of smaller sums is lifted first: reciprocals stay finite
 LIFT = 2.0**80
@@ -92,8 +93,10 @@ class Dither(KeyedCodec):
         encoded = pool.beside(values, (panels.encoded_bytes,), torch.uint8)
         encoded[:KEY_CHECK_BYTES].copy_(draw.check)
         rows = panels.rows_of(values)
-        for part in panels.parts(at_once=pool.streams.device.holds(values)):
-            self._quantise(rows[part.rows].view(part.shape), part.of(encoded), part, draw)
+        work = _Work()
+        for group in panels.groups(at_once=pool.streams.device.holds(values)):
+            x_PRNM = rows[group.rows].view(group.shape)
+            self._quantise(x_PRNM, group.of(encoded), group, draw, work)
         return bytes_of(pool.on_host(encoded))
 
     def keyed_decoder(
@@ -109,65 +112,97 @@ class Dither(KeyedCodec):
             there = pool.on_device(encoded)
             values = pool.home(layout.shape, TORCH[layout.dtype])
             rows = panels.rows_for(values)
-            for part in panels.parts(at_once=pool.apart):
-                self._restore(part.of(there), rows[part.rows].view(part.shape), part, draw)
+            work = _Work()
+            for group in panels.groups(at_once=pool.apart):
+                x_PRNM = rows[group.rows].view(group.shape)
+                self._restore(group.of(there), x_PRNM, group, draw, work)
             return panels.fill(values, rows)
 
         return Decoder(bytes_of(encoded), finish)
 
     def _quantise(
-        self, x_PRNM: Tensor, encoded: Tensor, part: "_PanelGroup", draw: "_Draw"
+        self, x_PRNM: Tensor, encoded: Tensor, group: "_PanelGroup", draw: "_Draw", work: "_Work"
     ) -> None:
         """Encode panels of equal size, each into a row of `encoded`."""
-        signed_PRNM = torch.mul(x_PRNM.to(torch.float32), draw.signs(x_PRNM))
-        y_PRNM, spare_PRNM = _mixed(signed_PRNM)
+        y_PRNM, spare_PRNM = work.floats(x_PRNM)
+        exact = x_PRNM if x_PRNM.dtype == torch.float32 else spare_PRNM.copy_(x_PRNM)
+        torch.mul(exact, draw.signs(x_PRNM), out=y_PRNM)
+        y_PRNM, spare_PRNM = _mixed(y_PRNM, spare_PRNM)
         steps_PRM = torch.abs(y_PRNM, out=spare_PRNM).amax(2)
         peaks_P = steps_PRM.amax((1, 2))
-        least, most = torch.stack(torch.aminmax(peaks_P)).tolist()
-        if not most <= PEAK_MAX:  # neither is a NaN
+        peaks = peaks_P.tolist()
+        if not all(peak <= PEAK_MAX for peak in peaks):  # neither is a NaN
             raise Unencodable(
                 f"{self.name} cannot hold NaN, infinities or sums past {PEAK_MAX:g}: send them raw"
             )
         lifted_P11 = (peaks_P < TINY).view(-1, 1, 1)
-        if least < TINY:
+        if min(peaks) < TINY:
             lift_P11 = torch.where(lifted_P11, LIFT, 1.0)
             steps_PRM.mul_(lift_P11)
             y_PRNM.mul_(lift_P11.unsqueeze(3))
         codes_PRM = steps_PRM.mul_(self._step_per_peak).view(torch.int32)
         codes_PRM.add_((1 << CODE_SHIFT) - 1).bitwise_right_shift_(CODE_SHIFT)  # rounded up
-        tops_P11 = codes_PRM.amax((1, 2), keepdim=True)
-        kept_PRM = (codes_PRM - tops_P11).add_(BELOW_TOP).clamp_(min=0)
-        kept_PRM.masked_fill_(codes_PRM < CODE_MIN, 0)
-        per_step_PRM = _steps(kept_PRM + (tops_P11 - BELOW_TOP)).reciprocal_()
-        per_step_PRM.masked_fill_(kept_PRM == 0, 0.0)
-        part.tops(encoded).copy_(_bytes_of_tops(tops_P11 + lifted_P11.to(torch.int32) * LIFTED))
-        part.scales(encoded).copy_(kept_PRM)
+        tops_P11 = codes_PRM.amax((1, 2), keepdim=True).clamp_(min=TOP_OF_ZEROS)
+        least_P11 = tops_P11 - BELOW_TOP
+        codes_PRM = torch.maximum(codes_PRM, least_P11)
+        group.tops(encoded).copy_(_bytes_of_tops(tops_P11 + lifted_P11.to(torch.int32) * LIFTED))
+        group.scales(encoded).copy_(codes_PRM - least_P11)
+        per_step_PRM = _steps(codes_PRM).reciprocal_()
         y_PRNM.mul_(per_step_PRM.unsqueeze(2)).add_(draw.dither(x_PRNM, 0.0))
-        codes_PRNM, low = y_PRNM.to(torch.uint8), 0  # positive: to cut is to round down
-        for bits, plane in part.planes(encoded):
+        codes_PRNM, low = work.bytes(x_PRNM).copy_(y_PRNM), 0  # positive: to cut is to round down
+        for bits, plane in group.planes(encoded):
             _pack(codes_PRNM, bits, low, plane)
             low += bits
 
-    def _restore(self, encoded: Tensor, x_PRNM: Tensor, part: "_PanelGroup", draw: "_Draw") -> None:
+    def _restore(
+        self, encoded: Tensor, x_PRNM: Tensor, group: "_PanelGroup", draw: "_Draw", work: "_Work"
+    ) -> None:
         """Decode panels of equal size, each from a row of `encoded`."""
-        told_P11 = _tops_of_bytes(part.tops(encoded))
-        lifted_P11, tops_P11 = told_P11 >= LIFTED, told_P11 % LIFTED
-        kept_PRM = part.scales(encoded).to(torch.int32)
-        codes_PRM = kept_PRM + (tops_P11 - BELOW_TOP)
-        zero_PRM = kept_PRM == 0
-        wrong = (told_P11 >= 2 * LIFTED) | (tops_P11 > CODE_MAX)
-        if bool(wrong.any()) or bool(((codes_PRM < CODE_MIN) & ~zero_PRM).any()):
+        marked_P11 = _tops_of_bytes(group.tops(encoded))
+        lifted_P11, tops_P11 = marked_P11 >= LIFTED, marked_P11 % LIFTED
+        wrong = (marked_P11 >= 2 * LIFTED) | (tops_P11 > TOP_MAX) | (tops_P11 < TOP_MIN)
+        if bool(wrong.any()):
             raise BadMessage(f"a {self.name} scale that no encoder makes")
-        steps_PRM = _steps(codes_PRM).mul_(1 / self.strands).masked_fill_(zero_PRM, 0.0)
-        codes_PRNM, low = torch.empty(part.shape, dtype=torch.uint8, device=encoded.device), 0
-        for bits, plane in part.planes(encoded):
+        kept_PRM = group.scales(encoded)
+        steps_PRM = _steps(kept_PRM.to(torch.int32).add_(tops_P11 - BELOW_TOP))
+        steps_PRM.mul_(1 / self.strands)
+        if not int(kept_PRM.amin()):
+            steps_PRM.masked_fill_(kept_PRM == 0, 0.0)
+        y_PRNM, spare_PRNM = work.floats(x_PRNM)
+        codes_PRNM, low = work.bytes(x_PRNM), 0
+        for bits, plane in group.planes(encoded):
             _unpack(plane, bits, low, codes_PRNM)
             low += bits
-        y_PRNM = codes_PRNM.to(torch.float32).sub_(draw.dither(codes_PRNM, 0.5))
-        mixed_PRNM, _ = _mixed(y_PRNM.mul_(steps_PRM.unsqueeze(2)))
+        y_PRNM.copy_(codes_PRNM).sub_(draw.dither(codes_PRNM, 0.5)).mul_(steps_PRM.unsqueeze(2))
+        y_PRNM, spare_PRNM = _mixed(y_PRNM, spare_PRNM)
         if bool(lifted_P11.any()):
-            mixed_PRNM.mul_(torch.where(lifted_P11, 1 / LIFT, 1.0).unsqueeze(3))
-        x_PRNM.copy_(mixed_PRNM.mul_(draw.signs(mixed_PRNM)))
+            y_PRNM.mul_(torch.where(lifted_P11, 1 / LIFT, 1.0).unsqueeze(3))
+        if x_PRNM.dtype == torch.float32:
+            torch.mul(y_PRNM, draw.signs(y_PRNM), out=x_PRNM)
+        else:
+            x_PRNM.copy_(y_PRNM.mul_(draw.signs(y_PRNM)))
+
+
+class _Work:
+    """Memory to work in, used again for one panel after another."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[torch.dtype, int], Tensor] = {}
+
+    def floats(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Two float32 tensors of a shape."""
+        return self._take(like, torch.float32, 0), self._take(like, torch.float32, 1)
+
+    def bytes(self, like: Tensor) -> Tensor:
+        """Bytes of a shape."""
+        return self._take(like, torch.uint8, 0)
+
+    def _take(self, like: Tensor, dtype: torch.dtype, number: int) -> Tensor:
+        made = self._made.get((dtype, number))
+        if made is None or made.shape != like.shape:
+            made = torch.empty(like.shape, dtype=dtype, device=like.device)
+            self._made[dtype, number] = made
+        return made
 
 
 class _Draw:
@@ -269,7 +304,7 @@ class _Panels:
         codes = self._rows * self._width * self._codec.bits // 8
         return KEY_CHECK_BYTES + panels * TOP_BYTES + blocks + codes
 
-    def parts(self, *, at_once: bool) -> Iterator[_PanelGroup]:
+    def groups(self, *, at_once: bool) -> Iterator[_PanelGroup]:
         """Panels to work on: one after another, or all whole ones `at_once`; a short one last."""
         each, columns = self._rows_each, self._width // self._codec.strands
         whole = self._rows // each
@@ -279,10 +314,10 @@ class _Panels:
         row, byte = 0, KEY_CHECK_BYTES
         for panels, rows in sizes:
             shape = panels, rows, self._codec.strands, columns
-            part = _PanelGroup(slice(row, row + panels * rows), byte, shape, self._codec.bits)
-            yield part
+            group = _PanelGroup(slice(row, row + panels * rows), byte, shape, self._codec.bits)
+            yield group
             row += panels * rows
-            byte += panels * part.panel_bytes
+            byte += panels * group.panel_bytes
 
     def rows_of(self, values: Tensor) -> Tensor:
         """The values in rows; a copy if they are not contiguous, or padded with zeros."""
@@ -304,13 +339,12 @@ class _Panels:
         return values
 
 
-def _mixed(x_PRNM: Tensor) -> tuple[Tensor, Tensor]:
+def _mixed(x_PRNM: Tensor, spare_PRNM: Tensor) -> tuple[Tensor, Tensor]:
     """The Hadamard transform of strands times the root of their number, and memory of that size.
 
     Done twice it multiplies by their number. It adds and subtracts whole strands in one order
     everywhere, and overwrites what it is given.
     """
-    spare_PRNM = torch.empty_like(x_PRNM)
     panels, rows, strands, columns = x_PRNM.shape
     apart = strands // 2
     while apart:
@@ -346,10 +380,10 @@ def _pack(codes_PRNM: Tensor, bits: int, low: int, plane: Tensor) -> None:
     if low:
         parts = parts.bitwise_right_shift(low)
     # Bits above those of the plane would spill into the next group.
-    first = parts.bitwise_and((1 << bits) - 1)
-    torch.add(first[:, :, 0], first[:, :, 1], alpha=1 << bits, out=plane)
+    fields = parts.bitwise_and((1 << bits) - 1)
+    torch.add(fields[:, :, 0], fields[:, :, 1], alpha=1 << bits, out=plane)
     for group in range(2, groups):
-        plane.add_(first[:, :, group], alpha=1 << (bits * group))
+        plane.add_(fields[:, :, group], alpha=1 << (bits * group))
 
 
 def _unpack(plane: Tensor, bits: int, low: int, codes_PRNM: Tensor) -> None:
@@ -359,9 +393,11 @@ def _unpack(plane: Tensor, bits: int, low: int, codes_PRNM: Tensor) -> None:
     parts = codes_PRNM.view(panels, rows, groups, strands // groups, columns)
     for group in range(groups):
         field = plane.bitwise_right_shift(bits * group) if group else plane
-        if group < groups - 1:
-            field = field.bitwise_and((1 << bits) - 1)
-        if low:
-            parts[:, :, group].add_(field, alpha=1 << low)
+        if low or group < groups - 1:
+            field = torch.bitwise_and(
+                field, (1 << bits) - 1, out=None if low else parts[:, :, group]
+            )
+            if low:
+                parts[:, :, group].add_(field, alpha=1 << low)
         else:
             parts[:, :, group].copy_(field)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.tensors.codecs import dither
 from p2pswarm.tensors.codecs.base import TORCH, Unencodable
-from p2pswarm.tensors.codecs.dither import CODE_MAX, PANEL_VALUES, Dither
+from p2pswarm.tensors.codecs.dither import PANEL_VALUES, TOP_MAX, Dither
 from p2pswarm.tensors.codecs.meta import Dtype
 from p2pswarm.tensors.codecs.registry import CODECS, decoder, encode, round_trip
 
@@ -163,8 +163,9 @@ def test_panels_are_the_same_bytes_one_by_one_and_at_once(name):
     made = []
     for at_once in (False, True):
         encoded = torch.zeros(panels.encoded_bytes, dtype=torch.uint8)
-        for part in panels.parts(at_once=at_once):
-            codec._quantise(x[part.rows].view(part.shape), part.of(encoded), part, draw)
+        for group in panels.groups(at_once=at_once):
+            x_group = x[group.rows].view(group.shape)
+            codec._quantise(x_group, group.of(encoded), group, draw, dither._Work())
         made.append(encoded)
 
     assert torch.equal(*made)
@@ -174,7 +175,7 @@ def test_panels_are_the_same_bytes_one_by_one_and_at_once(name):
 @every_width
 def test_a_scale_that_no_encoder_makes_is_refused(name):
     encoded = encode(gaussian(4, 64), name, 0, key=KEY)
-    for code in (CODE_MAX + 1, 0xFFFF, 0):
+    for code in (TOP_MAX + 1, 0xFFFF, 0):
         place = decoder(encoded.meta, key=KEY)
         place.buffer[:] = encoded.data
         place.buffer[4:6] = code.to_bytes(2, "little")
