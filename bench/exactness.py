@@ -247,7 +247,7 @@ def train(run: Run, options: argparse.Namespace) -> tuple[Killer, MicrobatchCoun
 
 def train_plainly(run: Run, weights: Path, patience_s: float, device: str = "cpu") -> list[float]:
     """The same in one process; the losses of the steps."""
-    flags = ["--weights", str(weights), "--device", device]
+    flags = ["--weights", str(weights), "--device", device, "--rounded"]
     with plain(run, flags, patience_s) as nodes:
         told = events(nodes.lines("plain"))
         return [event.loss for event in told if isinstance(event, Stepped)]
@@ -302,7 +302,8 @@ def main() -> int:
             microbatches=options.microbatches,
             rows=options.rows,
             dtype=options.dtype,
-            codec=options.codec,
+            codec=options.forward,
+            backward=options.backward,
             weights=str(ours),
             data=options.data,
             emulated=options.emulated,
@@ -334,6 +335,7 @@ def main() -> int:
         "relative": relative,
         "relative_difference": relative,
         "largest": largest,
+        "equal_bits": largest == 0.0,
         "steps": run.steps,
         "kills": len(killed) + (trainers.kills if trainers else 0),
         "trainer_kills": trainers.kills if trainers else 0,
@@ -363,7 +365,8 @@ def _options() -> argparse.Namespace:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--emulated", action="store_true", help="a rehearsal, compared bit for bit")
     kind.add_argument("--tied", action="store_true", help="embedding and head are one tensor")
-    parser.add_argument("--codec", default="raw", help="of what passes between the stages")
+    parser.add_argument("--forward", "--codec", default="raw", help="the codec of activations")
+    parser.add_argument("--backward", default="", help="of gradients; else as forward")
     parser.add_argument("--device", default="cpu", help="of the servers and the loop")
     parser.add_argument("--seed", type=int, default=1, help="of who is killed and when in a step")
     parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")

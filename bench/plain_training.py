@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--weights", type=Path, help="written at the end")
+    parser.add_argument("--rounded", action="store_true", help="as the run's codecs round")
     options = parser.parse_args()
     config = load(options.config)
     run, batch, train = resolved(config.run), config.run.batch, config.train
@@ -40,7 +41,7 @@ def main() -> None:
         shape=(batch.rows, run.model.sequence_length),
     )
     device = torch.device(options.device)
-    loop = ReferenceTrainer(run, device)
+    loop = ReferenceTrainer(run, device, rounded=options.rounded)
     begun_s, quarantined = time.perf_counter(), 0
     for step in range(run.steps):
         numbers = range(step * batch.microbatches, (step + 1) * batch.microbatches)

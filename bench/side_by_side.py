@@ -91,8 +91,8 @@ def train_side_by_side(
 
 
 def _held_out(loop: ReferenceTrainer, corpus: Corpus) -> float:
-    microbatches = (torch.from_numpy(corpus.held_out_batch(n)) for n in range(EVALUATED))
-    return statistics.fmean(loop.evaluate(tokens_BS) for tokens_BS in microbatches)
+    microbatches = ((torch.from_numpy(corpus.held_out_batch(n)), n) for n in range(EVALUATED))
+    return statistics.fmean(loop.evaluate(*each) for each in microbatches)
 
 
 def parser_of(description: str) -> argparse.ArgumentParser:

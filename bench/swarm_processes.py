@@ -84,7 +84,9 @@ class Run:
     weight_storage: str = "full"
     dtype: str = "float32"
     codec: str = "bf16"
-    """Of activations and gradients; sums travel raw."""
+    """Of activations; sums travel raw."""
+    backward: str = ""
+    """The codec of gradients; empty: as of activations."""
     weights: str = ""
     emulated: bool = False
     """Whether servers only take the time of computing."""
@@ -128,7 +130,7 @@ window = {self.window}
 evaluate_every = 0
 [run.codecs]
 activation = {text(self.codec)}
-gradient = {text(self.codec)}
+gradient = {text(self.backward or self.codec)}
 """
 
 

@@ -16,6 +16,7 @@ from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.run.messages.field_limits import Obstacle, Work
 from p2pswarm.run.messages.membership import MemberRecord
+from p2pswarm.run.messages.microbatch import Push
 from p2pswarm.run.push import OnlyPeer, PushProgress, keeper_among, keepers_for
 from p2pswarm.run.push_io import Pusher, push_to_any
 from p2pswarm.server.boundary_cache import WorkItem
@@ -40,12 +41,17 @@ class _PendingBundle:
     """A bundle that is being computed."""
 
     def __init__(
-        self, session: MemberSession, direction: Direction, made: asyncio.Future[Bundle]
+        self,
+        session: MemberSession,
+        direction: Direction,
+        push: Push,
+        made: asyncio.Future[Bundle],
     ) -> None:
+        """`push`: the one that the bundle answers, whose microbatch it is of."""
         self._session = session
         self._direction = direction
         self._made = made
-        self.outgoing = OutgoingBundle(direction)
+        self.outgoing = OutgoingBundle(direction, push)
 
     @property
     def obstacle(self) -> Obstacle:
@@ -113,8 +119,9 @@ class Forwarder:
         self._tasks = tasks
         self._going: dict[asyncio.Task[None], Key] = {}
         self._pusher = Pusher(rpc, session.context.tensors)
-        self._forward = Direction(activation_codecs(run, engine.gives))
-        self._backward = Direction(gradient_codecs(run, engine.takes))
+        stage = session.scheduler.stage
+        self._forward = Direction(activation_codecs(run, stage, engine.gives))
+        self._backward = Direction(gradient_codecs(run, stage - 1, engine.takes))
 
     def onward(self, item: WorkItem, tokens: Tensor) -> asyncio.Future[Bundle]:
         """Push a microbatch to the next stage, as soon as the returned future has its bundle."""
@@ -132,7 +139,7 @@ class Forwarder:
 
     def _start(self, item: WorkItem, way: Direction, work: _Push) -> asyncio.Future[Bundle]:
         made: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
-        pending = _PendingBundle(self._session, way, made)
+        pending = _PendingBundle(self._session, way, item.push, made)
         task = self._tasks.create_task(self._push_and_report(item, work, pending))
         self._going[task] = item.key
         task.add_done_callback(self._going.pop)

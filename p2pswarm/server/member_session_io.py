@@ -252,7 +252,7 @@ def session_parts(
         run.stages,
         assigned.incarnation,
         run.batch.microbatches,
-        expected_tensors(run, replica.engine),
+        expected_tensors(run, assigned.stage, replica.engine),
         BoundaryCache(assigned.stage, context.me, kept_bytes),
     )
     session = MemberSession(

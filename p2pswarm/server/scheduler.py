@@ -13,8 +13,9 @@ from p2pswarm.base.errors import BadMessage, Busy, NotServing, Refused
 from p2pswarm.base.estimates import Ema
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.compute.base import BackwardSpec, CountPermit, Engine, Key
+from p2pswarm.models.compute.bundle_spec import activation_codecs, gradient_codecs
 from p2pswarm.run.messages.field_limits import Work
-from p2pswarm.run.messages.microbatch import CHECK_BASE, Push
+from p2pswarm.run.messages.microbatch import CHECK_BASE, Push, number_of
 from p2pswarm.run.messages.step import Fence, Reduce
 from p2pswarm.server.boundary_cache import (
     BoundaryCache,
@@ -27,8 +28,9 @@ from p2pswarm.server.boundary_cache import (
 from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import Tensor
-from p2pswarm.tensors.codecs.bundle import BundleSpec
+from p2pswarm.tensors.codecs.edge_codecs import EdgeCodecs, Keys
 from p2pswarm.tensors.codecs.meta import Dtype, TensorMeta
+from p2pswarm.tensors.codecs.registry import NO_KEY
 
 TOKENS = frozenset({Dtype.UINT8, Dtype.INT32, Dtype.INT64})
 QUEUE_MAX = 32  # forward passes queued or on their way here: 8 senders' windows of 4
@@ -56,9 +58,9 @@ class ExpectedTensors:
 
     tokens_shape: tuple[int, int]
     """Rows, and one token more than the sequence length."""
-    takes: BundleSpec
-    gradient: BundleSpec
-    """The gradient of what the stage gives."""
+    takes: EdgeCodecs
+    gradient: EdgeCodecs
+    """Of what the stage gives."""
 
     def check(self, work: Work, metas: Sequence[TensorMeta]) -> None:
         """Raise BadMessage unless `metas` announce what `work` needs."""
@@ -78,14 +80,22 @@ class ExpectedTensors:
     def inputs(self, work: Work, tensors: Sequence[Tensor]) -> WorkInputs:
         """Name the tensors of a push that was checked."""
         if work is Work.BACKWARD:
-            return WorkInputs(None, dict(zip(self.gradient.names, tensors, strict=True)))
-        return WorkInputs(tensors[0], dict(zip(self.takes.names, tensors[1:], strict=True)))
+            return WorkInputs(None, dict(zip(self.gradient.spec.names, tensors, strict=True)))
+        return WorkInputs(tensors[0], dict(zip(self.takes.spec.names, tensors[1:], strict=True)))
+
+    def keys(self, push: Push) -> Keys:
+        """The keys by which the tensors of a push that was checked are rounded."""
+        of = push.step, number_of(push.microbatch)
+        if push.work == Work.BACKWARD:
+            return self.gradient.keys(*of)
+        return NO_KEY, *self.takes.keys(*of)
 
 
-def expected_tensors(run: RunConfig, engine: Engine) -> ExpectedTensors:
-    """The announcement of pushes to the stage of `engine`."""
+def expected_tensors(run: RunConfig, stage: int, engine: Engine) -> ExpectedTensors:
+    """The announcement of pushes to a stage and its engine."""
     shape = run.batch.rows, run.model.sequence_length + 1
-    return ExpectedTensors(shape, engine.takes, engine.gives.gradient())
+    takes = activation_codecs(run, stage - 1, engine.takes)
+    return ExpectedTensors(shape, takes, gradient_codecs(run, stage, engine.gives))
 
 
 class Scheduler:

@@ -15,14 +15,23 @@ from p2pswarm.models.compute.base import BackwardSpec, LossResult, NotFiniteHere
 from p2pswarm.models.compute.sketch import Sketcher
 from p2pswarm.run.messages.field_limits import REASON_CHARS, Obstacle, Work
 from p2pswarm.run.messages.membership import Load, MemberRecord
-from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Push, Sketch, Undelivered
+from p2pswarm.run.messages.microbatch import (
+    Counted,
+    Evaluated,
+    Handed,
+    Push,
+    Sketch,
+    Undelivered,
+    number_of,
+)
 from p2pswarm.server.boundary_cache import BoundaryCache, Period, ResultRoute, WorkItem
 from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.server.scheduler import Scheduler, WorkInputs
 from p2pswarm.tensors.codecs.base import Unencodable
+from p2pswarm.tensors.codecs.edge_codecs import EdgeCodecs
 from p2pswarm.tensors.codecs.edge_state import EdgeKey, EdgeStates, EdgeTransfer
 from p2pswarm.tensors.codecs.meta import TensorMeta, travels_alone
-from p2pswarm.tensors.codecs.registry import EncodedTensor, TensorToEncode, keeps_state
+from p2pswarm.tensors.codecs.registry import EncodedTensor, TensorToEncode
 
 OVER = "this server's incarnation is over"
 UNKNOWN_RETRY_S = 0.05  # our view lags behind the sender's by so much at most
@@ -244,12 +253,11 @@ class SizeForecast:
 class Direction:
     """The bundles that go to one neighbour stage: their codecs and edges."""
 
-    def __init__(self, codecs: tuple[str, ...]) -> None:
-        """`codecs`: one for each tensor of a bundle, in order."""
+    def __init__(self, codecs: EdgeCodecs) -> None:
         self.codecs = codecs
         self.forecast = SizeForecast()
-        self.edges = EdgeStates(len(codecs))
-        self.stateful = any(map(keeps_state, codecs))
+        self.edges = EdgeStates(len(codecs.names))
+        self.stateful = codecs.stateful
 
     def start(self, edge: EdgeKey, members: Sequence[MemberRecord]) -> EdgeTransfer | None:
         """Begin one more bundle for a peer; None if no codec keeps state."""
@@ -270,8 +278,10 @@ class _OpenEdge:
 class OutgoingBundle:
     """The encodings of one bundle: one for all peers, or one for each where codecs keep state."""
 
-    def __init__(self, direction: Direction) -> None:
+    def __init__(self, direction: Direction, push: Push) -> None:
+        """`push`: of the microbatch that the bundle is of."""
         self._direction = direction
+        self._keys = direction.codecs.keys(push.step, number_of(push.microbatch))
         self._open: _OpenEdge | None = None
 
     def encoded_for(self, edge: EdgeKey) -> list[EncodedTensor] | None:
@@ -287,9 +297,9 @@ class OutgoingBundle:
         """The tensors to encode for a peer; forgets edges to peers that are not in `members`."""
         transfer = self._direction.start(edge, members)
         self._open = _OpenEdge(edge, transfer)
-        codecs = self._direction.codecs
-        carried = transfer.carried if transfer else ((),) * len(codecs)
-        return list(map(TensorToEncode, bundle.values(), codecs, carried))
+        names = self._direction.codecs.names
+        carried = transfer.carried if transfer else ((),) * len(names)
+        return list(map(TensorToEncode, bundle.values(), names, self._keys, carried))
 
     def finish(self, encoded: list[EncodedTensor]) -> list[EncodedTensor]:
         """Keep the encoding, and foresee the next from it."""

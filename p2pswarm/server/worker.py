@@ -87,7 +87,8 @@ class Worker:
         refuse_cut_off(push, session.members.ready(scheduler.stage + 1), self._is_broken)
         item = scheduler.admit(push, sender)
         try:
-            async with session.context.tensors.accept(stream, push.tensors) as coming:
+            keys = scheduler.expected.keys(push)
+            async with session.context.tensors.accept(stream, push.tensors, keys) as coming:
                 await stream.send(coming.grant)
                 with computing():
                     tensors = await coming.tensors()

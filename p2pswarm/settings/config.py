@@ -20,11 +20,12 @@ from p2pswarm.settings.limits import (
 )
 from p2pswarm.settings.train_config import TrainConfig
 
-CODEC_NAMES = ("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef")
+DITHER_NAMES = ("dither6", "dither5", "dither4", "dither3", "dither2")
+CODEC_NAMES = ("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef", *DITHER_NAMES)
 """The codec registry's names; a test compares the two lists."""
 CODEC_KEYS_MAX = 16  # as many as a bundle has keys
-GRADIENT_CODEC_NAMES = ("int8-ef",)
-"""The codecs that suit only the gradients that go back between stages."""
+LINKED_CODEC_NAMES = ("int8-ef",)
+"""The codecs with a link's memory, for the gradients that go back between stages."""
 HF = "hf:"
 """How a family of the library transformers begins."""
 CONFIG_BYTES_MAX = 100_000  # in ASCII; a manifest has room for 122,880, with all else of a run
@@ -41,9 +42,8 @@ STATE_SHARE = 0.1
 """Of the upload, for newcomers: training keeps 90 %, and a newcomer is never starved."""
 SCHEDULE = OneOf("cosine", "linear", "warmup-stable-decay", "constant")
 ANY_CODEC = OneOf(*CODEC_NAMES)
-COMMON_CODEC = OneOf(*(name for name in CODEC_NAMES if name not in GRADIENT_CODEC_NAMES))
-Codec = Annotated[str, COMMON_CODEC]
-GradientCodec = Annotated[str, ANY_CODEC]
+ACTIVATION_CODEC = OneOf(*(name for name in CODEC_NAMES if name not in LINKED_CODEC_NAMES))
+AVERAGING_CODEC = OneOf(*(name for name in ACTIVATION_CODEC.choices if name not in DITHER_NAMES))
 Share = Annotated[float, Between(0.0, 1.0)]
 Count = Annotated[int, Between(1, 65_536)]
 
@@ -140,17 +140,26 @@ class BatchConfig:
 class CodecConfig:
     """The codecs of tensors, by their names. Tensors of whole numbers always travel exactly."""
 
-    activation: Codec = "bf16"
-    gradient: GradientCodec = "bf16"
-    averaging: Codec = "raw"
+    activation: Annotated[str, ACTIVATION_CODEC] = "bf16"
+    gradient: Annotated[str, ANY_CODEC] = "bf16"
+    averaging: Annotated[str, AVERAGING_CODEC] = "raw"
+    exact: bool = True
+    """Refuses what no plain loop can compute: a codec with a link's memory, as int8-ef."""
     activation_keys: tuple[str, ...] = ()
     """Codecs of single tensors, such as ["memory=raw"], instead of `activation`."""
     gradient_keys: tuple[str, ...] = ()
     """Codecs of the gradients of single tensors, such as ["memory=int8-ef"]."""
 
     def __post_init__(self) -> None:
-        check_entries("activation_keys", self.activation_keys, COMMON_CODEC, CODEC_KEYS_MAX)
+        check_entries("activation_keys", self.activation_keys, ACTIVATION_CODEC, CODEC_KEYS_MAX)
         check_entries("gradient_keys", self.gradient_keys, ANY_CODEC, CODEC_KEYS_MAX)
+        chosen = self.gradient, *(entry.partition("=")[2] for entry in self.gradient_keys)
+        linked = [name for name in chosen if name in LINKED_CODEC_NAMES]
+        if self.exact and linked:
+            raise ValueError(
+                f"{linked[0]} adds the errors of earlier microbatches on a link, so no plain loop "
+                'could compute the weights: choose "dither4", or set codecs.exact = false'
+            )
 
     def activation_of(self, key: str) -> str | None:
         """The codec that was set for one tensor of a bundle, if any."""

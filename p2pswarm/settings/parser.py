@@ -43,8 +43,8 @@ from p2pswarm.settings.limits import (
 from p2pswarm.settings.names import unknown
 from p2pswarm.settings.train_config import TrainConfig
 
-RUN_VERSION = 7  # rises when a manifest's meaning, a run's arithmetic or its messages change
-STORED_VERSIONS = RUN_VERSION, 6, 5  # of files that are read: the arithmetic is the same since 5
+RUN_VERSION = 8  # rises when a manifest's meaning, a run's arithmetic or its messages change
+STORED_VERSIONS = RUN_VERSION, 7, 6, 5  # of files that are read: the arithmetic is the same since 5
 NEWER_SETTINGS = {"strangers": 7}  # of a run, and the version that they came with
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
 RUN_BYTES_MAX = 120 * 1024  # its JSON; with a trainer's card it is a message of several frames

@@ -15,6 +15,7 @@ from p2pswarm.net.rpc.base import Arrival
 from p2pswarm.tensors.codecs.base import FLOATS, Decoder, Tensor
 from p2pswarm.tensors.codecs.meta import TENSORS_MAX, Grant, TensorMeta, travels_alone
 from p2pswarm.tensors.codecs.registry import (
+    NO_KEY,
     AdmittedTensor,
     EncodedTensor,
     admit,
@@ -94,11 +95,19 @@ class ReservedTensor:
 class Reservation:
     """The memory for all tensors of an announcement, or for none, until it is closed."""
 
-    def __init__(self, peer: PeerId, metas: Sequence[TensorMeta], budget: Budget) -> None:
+    def __init__(
+        self,
+        peer: PeerId,
+        metas: Sequence[TensorMeta],
+        budget: Budget,
+        keys: Sequence[bytes] = (),
+    ) -> None:
+        """`keys`: what each tensor is rounded by; empty if none is rounded by chance."""
         if len(metas) > TENSORS_MAX:
             raise BadMessage(f"{len(metas)} tensors announced, {TENSORS_MAX} are the most")
         self._peer = peer
         self._metas = metas
+        self._keys = keys or (NO_KEY,) * len(metas)
         self._budget = budget
         self._held_bytes = 0
         self.tensors: list[ReservedTensor] = []
@@ -115,8 +124,8 @@ class Reservation:
         self._budget.reserve(self._peer, need_bytes)
         self._held_bytes = need_bytes
         try:
-            for admission in admitted:
-                place = admission.decoder(pool)
+            for admission, key in zip(admitted, self._keys, strict=True):
+                place = admission.decoder(pool, key)
                 arrival = expect(place.buffer) if travels_alone(admission.meta) else None
                 on_thread = _decoded_on_thread(admission, pool)
                 self.tensors.append(ReservedTensor(place, arrival, on_thread))

@@ -114,9 +114,14 @@ class TensorTransfer:
                         for transfer, data in several:
                             tasks.create_task(stream.send_bulk(transfer, data, priority))
 
-    def accept(self, stream: Stream, metas: Sequence[TensorMeta]) -> IncomingTensors:
-        """Allocate memory for all tensors of `metas`, or for none; use it in an `async with`."""
-        reservation = Reservation(stream.peer, metas, self._budget)
+    def accept(
+        self, stream: Stream, metas: Sequence[TensorMeta], keys: Sequence[bytes] = ()
+    ) -> IncomingTensors:
+        """Allocate memory for all tensors of `metas`, or for none; use it in an `async with`.
+
+        `keys`: what each is rounded by; empty if none is rounded by chance.
+        """
+        reservation = Reservation(stream.peer, metas, self._budget, keys)
         reservation.open(self._pool, stream.expect)
         return IncomingTensors(reservation, self._pool)
 

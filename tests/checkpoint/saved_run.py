@@ -67,7 +67,7 @@ def plain_weights(config: RunConfig) -> list[torch.Tensor]:
     plain, size, text = ReferenceTrainer(config), config.batch.microbatches, corpus(config)
     for step in range(config.steps):
         for number in range(step * size, (step + 1) * size):
-            plain.add(torch.from_numpy(text.microbatch(number)))
+            plain.add(torch.from_numpy(text.microbatch(number)), number)
         plain.commit(learning_rate(config, step))
     return plain.flat.parameters
 

@@ -123,7 +123,7 @@ def tensor_meta(data: bytes) -> None:
     with contextlib.suppress(BadMessage, TooLarge):
         meta = decode(data)
         if isinstance(meta, TensorMeta) and layout(meta).raw_bytes <= TENSOR_BYTES_MAX:
-            place = decoder(meta) if meta.encoded_bytes <= TENSOR_BYTES_MAX else None
+            place = decoder(meta, key=bytes(8)) if meta.encoded_bytes <= TENSOR_BYTES_MAX else None
             if place is not None:
                 place.finish()
 
@@ -137,7 +137,7 @@ def codec(data: bytes) -> None:
     code, dtype = codes[data[0] % len(codes)], dtypes[data[1] % len(dtypes)]
     shape, encoded = (data[2], data[3] % 16), data[4:]
     with contextlib.suppress(BadMessage, TooLarge):
-        place = decoder(TensorMeta(dtype, shape, code, len(encoded)))
+        place = decoder(TensorMeta(dtype, shape, code, len(encoded)), key=bytes(8))
         place.buffer[:] = encoded
         tensor = place.finish()
         assert tuple(tensor.shape) == shape

@@ -145,8 +145,8 @@ def test_dropout_is_the_same_in_stages_and_when_a_graph_is_made_again():
     assert (found.problem, found.apart) == ("", 0.0)
     tokens = torch.arange(22).view(2, 11)
     trained, same = ReferenceTrainer(run), ReferenceTrainer(without)
-    assert trained.add(tokens) != same.add(tokens)
-    assert trained.add(tokens) != trained.add(tokens + 1)
+    assert trained.add(tokens, 0) != same.add(tokens, 0)
+    assert trained.add(tokens, 0) != trained.add(tokens + 1, 0)
     assert trained.evaluate(tokens) == same.evaluate(tokens)
 
 

@@ -113,7 +113,7 @@ def test_a_short_training_lowers_the_loss():
     tokens = torch.arange(13).repeat(4, 1)
     first = loop.evaluate(tokens)
     for _ in range(20):
-        loop.add(tokens)
+        loop.add(tokens, 0)
         loop.commit(1e-2)
 
     assert loop.evaluate(tokens) < first / 2

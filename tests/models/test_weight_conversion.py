@@ -162,7 +162,7 @@ def test_a_routers_correction_is_that_of_the_files_and_no_step_changes_it(tmp_pa
     trainer = ReferenceTrainer(run)
     before = trainer.flat.params_N.clone()
 
-    trainer.add(torch.arange(22).view(2, 11))
+    trainer.add(torch.arange(22).view(2, 11), 0)
     trainer.commit(0.1)
 
     changed = (trainer.flat.params_N != before).sum().item()
@@ -203,7 +203,7 @@ def test_what_would_have_a_gradient_stays_too_if_the_library_freezes_it(name, tm
         trainer = ReferenceTrainer(run)
         places = [t for t in trainer.flat.layout.tensors if t.name in frozen]
         before = [trainer.flat.params_N.detach()[t.start : t.stop].clone() for t in places]
-        trainer.add(torch.arange(22).view(2, 11))
+        trainer.add(torch.arange(22).view(2, 11), 0)
         sums = [trainer.flat.sum_N[t.start : t.stop].abs().max() for t in places]
         trainer.commit(0.1)
     finally:

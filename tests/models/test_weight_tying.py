@@ -60,7 +60,7 @@ def test_in_one_stage_it_is_one_parameter_with_the_gradient_of_both_uses(run):
     tokens = torch.arange(18).view(2, 9) % run.model.vocabulary
 
     trainer = ReferenceTrainer(dataclasses.replace(run, stages=1))
-    trainer.add(tokens)
+    trainer.add(tokens, 0)
 
     assert whole.tied is None
     assert len(set(names(whole))) == len(names(whole)) == len(whole.parameters)

@@ -37,7 +37,7 @@ def plain_loop(run_file: Path) -> dict[str, torch.Tensor]:
     size = run.batch.microbatches
     for step in range(run.steps):
         for number in range(step * size, (step + 1) * size):
-            plain.add(torch.from_numpy(corpus.microbatch(number)))
+            plain.add(torch.from_numpy(corpus.microbatch(number)), number)
         plain.commit(learning_rate(run, step))
     return {
         name: parameter.detach()

@@ -45,7 +45,7 @@ def plain_after(steps, config=CONFIG):
     plain = ReferenceTrainer(config)
     for step in range(steps):
         for number in range(B * step, B * step + B):
-            plain.add(microbatch(number, config))
+            plain.add(microbatch(number, config), number)
         plain.apply(1.0, 1e-2)
     return plain
 

@@ -90,7 +90,8 @@ def test_a_stage_expects_what_its_engine_says():
     model = ModelConfig(d_model=16, layers=1, heads=2, sequence_length=8)
     run = RunConfig(stages=2, model=model, batch=BatchConfig(rows=3))
     first, last = (
-        expected_tensors(run, torch_engine(run, stage, torch.device("cpu"), 0)) for stage in (0, 1)
+        expected_tensors(run, stage, torch_engine(run, stage, torch.device("cpu"), 0))
+        for stage in (0, 1)
     )
 
     assert first.tokens_shape == last.tokens_shape == (3, 9)

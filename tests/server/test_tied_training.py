@@ -82,7 +82,7 @@ def test_every_reduced_gradient_is_that_of_the_whole_model(config: RunConfig) ->
     """Of the tied tensor at both ends: it holds what both uses give."""
     plain = ReferenceTrainer(config)
     for number in range(B):
-        plain.add(microbatch(number, config))
+        plain.add(microbatch(number, config), number)
     names = (name for name, _ in named_parameters(plain.flat.numbers, plain.flat.blocks))
     whole = dict(zip(names, plain.flat.sums, strict=True))
 

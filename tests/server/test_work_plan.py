@@ -48,7 +48,9 @@ from p2pswarm.server.work_plan import (
     undelivered,
 )
 from p2pswarm.tensors.codecs.base import Unencodable
-from p2pswarm.tensors.codecs.meta import TensorMeta
+from p2pswarm.tensors.codecs.bundle import BundleKey, BundleSpec
+from p2pswarm.tensors.codecs.edge_codecs import EdgeCodecs
+from p2pswarm.tensors.codecs.meta import Dtype, TensorLayout, TensorMeta
 from p2pswarm.tensors.codecs.registry import encode_bundle
 
 BUNDLE = {"x": "tensor"}
@@ -269,6 +271,18 @@ def test_what_rides_inline_is_not_foreseen():
     assert forecast.foreseen is None
 
 
+def direction_of(**codecs):
+    """Codecs of tensors by their names, in a float32 bundle of any shapes."""
+    keys = [
+        BundleKey(key, TensorLayout(Dtype.FLOAT32, (300,)), differentiable=True) for key in codecs
+    ]
+    return Direction(EdgeCodecs(BundleSpec(tuple(keys)), tuple(codecs.values())))
+
+
+def outgoing_of(direction):
+    return OutgoingBundle(direction, push())
+
+
 def bundle(seed=1):
     return {"x": torch.randn(300, generator=torch.Generator().manual_seed(seed))}
 
@@ -282,7 +296,7 @@ def carried(direction, edge=EDGE):
 
 
 def test_codecs_without_state_encode_once_for_all_peers():
-    outgoing = OutgoingBundle(Direction(("int8",)))
+    outgoing = outgoing_of(direction_of(x="int8"))
     assert outgoing.encoded_for(EDGE) is None
     outgoing.begin(EDGE, ALIVE, bundle())
     assert outgoing.encoded_for(EDGE) is None
@@ -295,8 +309,8 @@ def test_codecs_without_state_encode_once_for_all_peers():
 
 
 def test_codecs_with_state_encode_for_each_peer():
-    direction = Direction(("int8-ef",))
-    outgoing = OutgoingBundle(direction)
+    direction = direction_of(x="int8-ef")
+    outgoing = outgoing_of(direction)
     encoded = sent(outgoing)
 
     assert outgoing.encoded_for(EDGE) is encoded
@@ -319,11 +333,11 @@ def test_codecs_with_state_encode_for_each_peer():
     ],
 )
 def test_an_edge_gets_back_what_the_peer_surely_has_not(error, left):
-    direction = Direction(("int8-ef",))
-    first = OutgoingBundle(direction)
+    direction = direction_of(x="int8-ef")
+    first = outgoing_of(direction)
     sent(first)
     first.taken()
-    outgoing = OutgoingBundle(direction)
+    outgoing = outgoing_of(direction)
     sent(outgoing)
     assert carried(direction) == 0
 
@@ -335,8 +349,8 @@ def test_an_edge_gets_back_what_the_peer_surely_has_not(error, left):
 
 
 def test_a_push_that_was_refused_before_anything_was_encoded_changes_nothing():
-    direction = Direction(("int8-ef",))
-    outgoing = OutgoingBundle(direction)
+    direction = direction_of(x="int8-ef")
+    outgoing = outgoing_of(direction)
     outgoing.failed(Busy("full"))
     outgoing.taken()
 
@@ -344,8 +358,8 @@ def test_a_push_that_was_refused_before_anything_was_encoded_changes_nothing():
 
 
 def test_each_tensor_goes_with_its_codec_and_what_its_edge_carries():
-    direction = Direction(("raw", "int8-ef"))
-    outgoing = OutgoingBundle(direction)
+    direction = direction_of(x="raw", memory="int8-ef")
+    outgoing = outgoing_of(direction)
     value = {"x": torch.zeros(3), "memory": torch.ones(4)}
 
     first = outgoing.begin(EDGE, ALIVE, value)
@@ -353,7 +367,7 @@ def test_each_tensor_goes_with_its_codec_and_what_its_edge_carries():
     assert [(each.codec_name, each.carried) for each in first] == [("raw", ()), ("int8-ef", ())]
     outgoing.finish(encode_bundle(first))
     outgoing.taken()
-    again = OutgoingBundle(direction).begin(EDGE, ALIVE, value)
+    again = outgoing_of(direction).begin(EDGE, ALIVE, value)
     assert [len(each.carried) for each in again] == [0, 1]
 
 

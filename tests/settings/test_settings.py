@@ -198,6 +198,7 @@ runs = st.builds(
         config.CodecConfig,
         gradient=st.sampled_from(config.CODEC_NAMES),
         gradient_keys=st.sampled_from([(), ("x=int8-ef", "memory=raw")]),
+        exact=st.just(False),
     ),
 )
 
@@ -219,10 +220,18 @@ def test_a_codec_for_a_key_is_named_as_key_and_codec(kind, entries):
 
 
 def test_a_codec_for_a_key_stands_before_the_common_one():
-    codecs = config.CodecConfig(activation_keys=("a=int8",), gradient_keys=("b=int8-ef",))
+    codecs = config.CodecConfig(activation_keys=("a=int8",), gradient_keys=("b=dither3",))
 
     assert (codecs.activation_of("a"), codecs.activation_of("b")) == ("int8", None)
-    assert (codecs.gradient_of("a"), codecs.gradient_of("b")) == (None, "int8-ef")
+    assert (codecs.gradient_of("a"), codecs.gradient_of("b")) == (None, "dither3")
+
+
+@pytest.mark.parametrize("chosen", [{"gradient": "int8-ef"}, {"gradient_keys": ("x=int8-ef",)}])
+def test_a_codec_with_a_memory_is_for_runs_that_promise_less(chosen):
+    with pytest.raises(ValueError, match=r"int8-ef adds the errors .* set codecs.exact = false"):
+        config.CodecConfig(**chosen)
+
+    assert config.CodecConfig(**chosen, exact=False).exact is False
 
 
 @given(runs)

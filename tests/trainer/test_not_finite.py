@@ -149,5 +149,5 @@ def test_the_loop_adds_what_is_finite_bit_for_bit():
     without = [tokens for m, tokens in enumerate(step, 12) if m not in POISON]
     left_out, all_six = ReferenceTrainer(config), ReferenceTrainer(config)
 
-    assert all_six.add_all(step) == [left_out.add(tokens) for tokens in without]
+    assert all_six.add_all(step) == [left_out.add(tokens, 0) for tokens in without]
     assert torch.equal(all_six.flat.sum_N, left_out.flat.sum_N)

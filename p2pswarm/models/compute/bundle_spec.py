@@ -12,8 +12,8 @@ from p2pswarm.models.dropout import draws
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import DTYPES, TensorUse
 from p2pswarm.tensors.codecs.bundle import BundleKey, BundleSpec
+from p2pswarm.tensors.codecs.edge_codecs import EdgeCodecs, edge_codecs
 from p2pswarm.tensors.codecs.meta import TensorLayout
-from p2pswarm.tensors.codecs.registry import bundle_codecs
 
 
 def boundary_above(run: RunConfig, stage: int) -> Boundary | None:
@@ -62,17 +62,24 @@ def check_model(run: RunConfig) -> None:
     for stage in range(run.stages):
         stage_blocks(run, stage)
         bundle = bundle_spec(boundary_above(run, stage))
-        activation_codecs(run, bundle)
-        gradient_codecs(run, bundle)
+        activation_codecs(run, stage, bundle)
+        gradient_codecs(run, stage, bundle)
 
 
-def activation_codecs(run: RunConfig, bundle: BundleSpec) -> tuple[str, ...]:
-    """The codec of each tensor of a bundle on its way to the stage above."""
+def activation_codecs(run: RunConfig, stage: int, bundle: BundleSpec) -> EdgeCodecs:
+    """The codecs of a bundle on its way from `stage` to the one above."""
     codecs = run.codecs
-    return bundle_codecs(bundle, codecs.activation, codecs.activation_of, TensorUse.ACTIVATION)
+    up, above = TensorUse.ACTIVATION, block_above(run, stage)
+    return edge_codecs(bundle, codecs.activation, codecs.activation_of, up, above, run.seed)
 
 
-def gradient_codecs(run: RunConfig, bundle: BundleSpec) -> tuple[str, ...]:
-    """The codec of each tensor of a bundle's gradient on its way back."""
-    codecs = run.codecs
-    return bundle_codecs(bundle.gradient(), codecs.gradient, codecs.gradient_of, TensorUse.GRADIENT)
+def gradient_codecs(run: RunConfig, stage: int, bundle: BundleSpec) -> EdgeCodecs:
+    """The codecs of the gradient of what `stage` gives, on its way back to it."""
+    codecs, gradient = run.codecs, bundle.gradient()
+    down, above = TensorUse.GRADIENT, block_above(run, stage)
+    return edge_codecs(gradient, codecs.gradient, codecs.gradient_of, down, above, run.seed)
+
+
+def block_above(run: RunConfig, stage: int) -> int:
+    """The number of the first block above the boundary that `stage` gives; 0 below the first."""
+    return stage_blocks(run, stage).stop if stage >= 0 else 0

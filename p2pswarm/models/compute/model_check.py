@@ -290,12 +290,12 @@ def check_rows(run: RunConfig) -> None:
 
 @lru_cache(maxsize=CHECKED_KEPT)
 def _rows_are_apart(run: RunConfig) -> bool:
-    together, alone = ReferenceTrainer(run), ReferenceTrainer(run)
+    together, alone = ReferenceTrainer(run, rounded=False), ReferenceTrainer(run, rounded=False)
     if any(map(draws, together.flat.blocks)):
         return True
     tokens_BS = tokens_of(run)
-    whole = Computed(together.add(tokens_BS), gradients_of([together.flat]))
-    losses = [alone.add(row_1S) for row_1S in torch.split(tokens_BS, 1)]
+    whole = Computed(together.add(tokens_BS, 0), gradients_of([together.flat]))
+    losses = [alone.add(row_1S, 0) for row_1S in torch.split(tokens_BS, 1)]
     alone.flat.sum_N.div_(len(losses))
     parts = Computed(sum(losses) / len(losses), gradients_of([alone.flat]))
     return not difference_of(whole, parts, ALONE_TOLERANCE)[1]
@@ -313,8 +313,8 @@ def tokens_of(run: RunConfig) -> Tensor:
 
 def _blocks(run: RunConfig) -> Computed:
     """All blocks in one process, as the plain loop computes."""
-    trainer = ReferenceTrainer(run)
-    loss = trainer.add(tokens_of(run))
+    trainer = ReferenceTrainer(run, rounded=False)
+    loss = trainer.add(tokens_of(run), 0)
     return Computed(loss, gradients_of([trainer.flat]))
 
 
@@ -331,16 +331,16 @@ def _as_a_whole(run: RunConfig) -> Computed:
 
 def _blocks_twice(run: RunConfig, first: Computed) -> Computed:
     """The same blocks a second time: nothing may depend on what was computed before."""
-    trainer, again = ReferenceTrainer(run), ReferenceTrainer(run)
+    trainer, again = ReferenceTrainer(run, rounded=False), ReferenceTrainer(run, rounded=False)
     tokens_BS = tokens_of(run)
     before = buffers_of(trainer.flat.blocks)
     require_same(buffers_of(again.flat.blocks), before, DRAWN_BUFFER)
     weights_N = trainer.flat.params_N.clone()
-    trainer.add(tokens_BS)
+    trainer.add(tokens_BS, 0)
     require_same(before, buffers_of(trainer.flat.blocks), CHANGED_BUFFER)
     require_weights(trainer.flat, weights_N)
     trainer.flat.sum_N.zero_()
-    loss = trainer.add(tokens_BS)
+    loss = trainer.add(tokens_BS, 0)
     del first
     return Computed(loss, gradients_of([trainer.flat]))
 

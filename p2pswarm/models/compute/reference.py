@@ -5,20 +5,107 @@ Shapes:  tokens_BS has S = T + 1 tokens in a row: T inputs, and the targets one 
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
+from p2pswarm.models.base import LONE_KEY, Value, bundle_of, loss_of
 from p2pswarm.models.blocks import block_count
+from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.compute.base import Update
+from p2pswarm.models.compute.bundle_spec import (
+    activation_codecs,
+    block_above,
+    boundary_above,
+    bundle_spec,
+    gradient_codecs,
+)
 from p2pswarm.models.compute.flat_parameters import FlatParameters, squared_norm
 from p2pswarm.models.compute.optimizer import optimizer_of
 from p2pswarm.models.compute.precision import FullPrecision, precision_of
-from p2pswarm.models.dropout import dropout_seeds, nothing_drawn
+from p2pswarm.models.dropout import RunBlock, at_once, dropout_seeds, nothing_drawn
 from p2pswarm.run.schedule import clip_scale
 from p2pswarm.settings.config import RunConfig
+from p2pswarm.tensors.codecs.base import Unencodable
+from p2pswarm.tensors.codecs.codec import CodecKind
+from p2pswarm.tensors.codecs.edge_codecs import EdgeCodecs
+from p2pswarm.tensors.codecs.registry import named, round_trip
+
+Rounds = Callable[[Tensor], Tensor]
+
+
+class _Crossing(torch.autograd.Function):
+    """A tensor that crosses a boundary, and its gradient that comes back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, up: Rounds, down: Rounds) -> Tensor:
+        ctx.down = down
+        return up(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.down(gradients[0]), None, None
+
+
+class BoundaryRounding:
+    """Rounds at each cut of a run as its servers do, by the same codecs and keys.
+
+    A codec with a link's memory has no such definition, so its values pass as they are.
+    """
+
+    def __init__(self, run: RunConfig) -> None:
+        self._edges: dict[int, tuple[EdgeCodecs, EdgeCodecs]] = {}
+        """By the first block above a cut: the codecs of what goes up, and of what comes down."""
+        self._boundaries = boundaries(run)
+        for stage in range(run.stages - 1):
+            bundle = bundle_spec(boundary_above(run, stage))
+            edges = activation_codecs(run, stage, bundle), gradient_codecs(run, stage, bundle)
+            if any(
+                named(name).kind is not CodecKind.EXACT for edge in edges for name in edge.names
+            ):
+                self._edges[block_above(run, stage)] = edges
+
+    def around(self, step: int, microbatch: int) -> Callable[[int, RunBlock, Value], Value]:
+        """Run blocks, and round what crosses a cut; `microbatch` by its global number."""
+
+        def run_rounded(offset: int, run: RunBlock, value: Value) -> Value:
+            made = run(value)
+            if (edges := self._edges.get(offset + 1)) is None:
+                return made
+            return self._crossed(made, offset, edges, (step, microbatch))
+
+        return run_rounded
+
+    def _crossed(
+        self, value: Value, block: int, edges: tuple[EdgeCodecs, EdgeCodecs], of: tuple[int, int]
+    ) -> Value:
+        boundary = self._boundaries[block]
+        up, down = (dict(zip(edge.spec.names, _rounds(edge, of), strict=True)) for edge in edges)
+        crossed = {}
+        for name, x in boundary.ordered(value).items():
+            if name in down:
+                crossing = _Crossing.apply(x, up[name], down[name])  # type: ignore[no-untyped-call]
+                crossed[name] = cast("Tensor", crossing)
+            else:
+                crossed[name] = up[name](x)
+        return boundary.value(crossed)
+
+
+def _rounds(edge: EdgeCodecs, of: tuple[int, int]) -> list[Rounds]:
+    """For each tensor of a bundle, the values that arrive of it."""
+
+    def rounds(codec: str, key: bytes) -> Rounds:
+        kept = CodecKind.EXACT, CodecKind.LINKED
+        return (
+            (lambda x: x)
+            if named(codec).kind in kept
+            else (lambda x: round_trip(x, codec, key=key))
+        )
+
+    return [rounds(codec, key) for codec, key in zip(edge.names, edge.keys(*of), strict=True)]
 
 
 class ReferenceTrainer:
@@ -26,12 +113,16 @@ class ReferenceTrainer:
 
     It uses the same blocks, first weights, microbatches and optimizer as the swarm, and nothing
     else. The weights that a swarm trains must equal its weights, and the swarm's cost is measured
-    against it. A microbatch whose loss or gradient is not finite adds nothing, as in a swarm
-    (docs/training.md).
+    against it. What crosses a cut is rounded by the same codecs and keys (docs/codecs.md). A
+    microbatch whose loss or gradient is not finite adds nothing, as in a swarm (docs/training.md).
     """
 
-    def __init__(self, run: RunConfig, device: torch.device | None = None) -> None:
+    def __init__(
+        self, run: RunConfig, device: torch.device | None = None, *, rounded: bool = True
+    ) -> None:
+        """`rounded`: as the run's codecs round; false: as a loop that knows of no cuts."""
         self._run = run
+        self._rounding = BoundaryRounding(run) if rounded else None
         self.flat = FlatParameters(
             run, range(block_count(run.model)), device or torch.device("cpu")
         )
@@ -43,17 +134,18 @@ class ReferenceTrainer:
                 parameter.grad = total
         self.version = 0
 
-    def loss(self, tokens_BS: Tensor) -> Tensor:
-        """Mean nats per token of one microbatch."""
+    def loss(self, tokens_BS: Tensor, number: int) -> Tensor:
+        """Mean nats per token of one microbatch; `number`: its own in the run."""
         tokens_BS = tokens_BS.to(self.flat.params_N.device, torch.int64)
         flat = self.flat
         dropout = dropout_seeds(self._run.seed, flat.numbers, flat.blocks, tokens_BS)
-        value = bundle_of(self._precision.run(tokens_BS[:, :-1], dropout))
+        around = self._rounding.around(self.version, number) if self._rounding else at_once
+        value = bundle_of(self._precision.run(tokens_BS[:, :-1], dropout, around))
         return loss_of(value[LONE_KEY], tokens_BS[:, 1:])
 
-    def add(self, tokens_BS: Tensor) -> float:
+    def add(self, tokens_BS: Tensor, number: int) -> float:
         """Add one microbatch's gradient to the sum; returns its loss."""
-        loss = self.loss(tokens_BS)
+        loss = self.loss(tokens_BS, number)
         share = loss / self._run.batch.microbatches
         if isinstance(self._precision, FullPrecision):
             share.backward()  # type: ignore[no-untyped-call]  # adds in place
@@ -64,17 +156,23 @@ class ReferenceTrainer:
 
     def add_all(self, microbatches: Sequence[Tensor]) -> list[float]:
         """Add a step's microbatches, but for those that are not finite; the others' losses."""
-        losses = [self.add(tokens_BS) for tokens_BS in microbatches]
-        if math.isfinite(squared_norm(self.flat.sum_N)):  # then each of them was: no need to look
-            return losses
+        first = self.version * self._run.batch.microbatches
+        with suppress(Unencodable):
+            losses = [self.add(x, number) for number, x in enumerate(microbatches, first)]
+            if math.isfinite(squared_norm(self.flat.sum_N)):  # then each was: no need to look
+                return losses
         self.flat.sum_N.zero_()
-        return [loss for x in microbatches if (loss := self._add_finite(x)) is not None]
+        each = [self._add_finite(x, number) for number, x in enumerate(microbatches, first)]
+        return [loss for loss in each if loss is not None]
 
-    def _add_finite(self, tokens_BS: Tensor) -> float | None:
+    def _add_finite(self, tokens_BS: Tensor, number: int) -> float | None:
         """Add one microbatch's gradient and return its loss; None if either is not finite."""
-        loss = self.loss(tokens_BS)
-        share = loss / self._run.batch.microbatches
-        found = torch.autograd.grad(share, self._precision.parameters, materialize_grads=True)
+        try:
+            loss = self.loss(tokens_BS, number)
+            share = loss / self._run.batch.microbatches
+            found = torch.autograd.grad(share, self._precision.parameters, materialize_grads=True)
+        except Unencodable:
+            return None
         if not all(math.isfinite(torch.dot(x.reshape(-1), x.reshape(-1)).item()) for x in found):
             return None
         self._add_parts(found)
@@ -97,7 +195,7 @@ class ReferenceTrainer:
         self.flat.sum_N.zero_()
 
     @torch.no_grad()
-    def evaluate(self, tokens_BS: Tensor) -> float:
+    def evaluate(self, tokens_BS: Tensor, number: int = 0) -> float:
         """Mean nats per token of one microbatch; no graph is kept."""
         with nothing_drawn(self.flat.blocks):
-            return self.loss(tokens_BS).item()
+            return self.loss(tokens_BS, number).item()

@@ -22,6 +22,12 @@ from p2pswarm.tensors.codecs.meta import TensorMeta
 
 CHECK_BASE = 2**60  # a microbatch that is computed again to compare has its number plus this
 
+
+def number_of(microbatch: int) -> int:
+    """The number of the microbatch that is computed, also where it is computed to compare."""
+    return microbatch - CHECK_BASE if CHECK_BASE <= microbatch < 2 * CHECK_BASE else microbatch
+
+
 Keeper = Annotated[bytes, Size(0, 32)]
 """A peer, or nobody."""
 

@@ -35,7 +35,7 @@ def require_right_plan(run: RunConfig, rank: tuple[int, int], device: torch.devi
     small = dataclasses.replace(shrunken(run, rank[1]), stages=1, cut=())
     tokens_BS = tokens_of(small)
     alone = ReferenceTrainer(small, device)
-    loss = alone.add(tokens_BS)
+    loss = alone.add(tokens_BS, 0)
     flat = alone.flat
     shared = {"params": flat.params_N.detach(), "tokens": tokens_BS}
     shared["sum"] = torch.zeros_like(flat.sum_N)

@@ -64,7 +64,7 @@ class BundleSpec:
         return BundleSpec(tuple(key for key in self.keys if key.differentiable))
 
     def check(self, metas: Sequence[TensorMeta]) -> None:
-        """Raise BadMessage unless `metas` announce this bundle; the sender chooses the codecs."""
+        """Raise BadMessage unless `metas` announce this bundle, in whatever codecs."""
         if len(metas) != len(self.keys):
             raise BadMessage(f"{len(metas)} tensors announced where {len(self.keys)} are due")
         for key, meta in zip(self.keys, metas, strict=True):

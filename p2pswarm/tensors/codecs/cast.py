@@ -15,7 +15,7 @@ from p2pswarm.tensors.codecs.base import (
     bytes_of,
     expect_bytes,
 )
-from p2pswarm.tensors.codecs.codec import Codec
+from p2pswarm.tensors.codecs.codec import Codec, CodecKind
 from p2pswarm.tensors.codecs.meta import VALUE_BYTES, Dtype, TensorLayout
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 
@@ -28,6 +28,7 @@ class Cast(Codec):
     arrive as an infinity.
     """
 
+    kind = CodecKind.PLAIN
     uses = LOSSY
     dtypes = WIDE
     heavy = True

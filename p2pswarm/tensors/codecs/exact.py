@@ -17,7 +17,7 @@ from p2pswarm.tensors.codecs.base import (
     bytes_of,
     expect_bytes,
 )
-from p2pswarm.tensors.codecs.codec import Codec
+from p2pswarm.tensors.codecs.codec import Codec, CodecKind
 from p2pswarm.tensors.codecs.meta import VALUE_BYTES, TensorLayout
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 
@@ -31,6 +31,7 @@ class Raw(Codec):
 
     name = "raw"
     code = 1
+    kind = CodecKind.EXACT
     uses = LOSSLESS
     dtypes = EVERY
     heavy = False
@@ -89,6 +90,7 @@ class PlanesZstd(Codec):
 
     name = "planes-zstd"
     code = 5
+    kind = CodecKind.EXACT
     uses = LOSSLESS
     dtypes = EVERY
     heavy = True

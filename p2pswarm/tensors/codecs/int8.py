@@ -25,7 +25,7 @@ from p2pswarm.tensors.codecs.base import (
     bytes_of,
     expect_bytes,
 )
-from p2pswarm.tensors.codecs.codec import Codec, StatefulCodec
+from p2pswarm.tensors.codecs.codec import Codec, CodecKind, StatefulCodec
 from p2pswarm.tensors.codecs.meta import TENSOR_BYTES_MAX, TensorLayout
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 
@@ -48,6 +48,7 @@ class Int8(Codec):
 
     name = "int8"
     code = 4
+    kind = CodecKind.PLAIN
     uses = LOSSY
     dtypes = FLOATS
     heavy = True
@@ -156,6 +157,7 @@ class Int8ErrorFeedback(Int8, StatefulCodec):
 
     name = "int8-ef"
     code = 6
+    kind = CodecKind.LINKED
     uses = TensorUse.GRADIENT
 
     def encode(self, tensor: Tensor, pool: TensorPool) -> memoryview:

@@ -5,16 +5,16 @@ Errors:  Unusable for a wrong name or use in the user's settings; ValueError for
          peer's announcement.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.tensors.codecs.base import DTYPES, Decoder, TensorUse
-from p2pswarm.tensors.codecs.bundle import BundleSpec
 from p2pswarm.tensors.codecs.cast import Cast
-from p2pswarm.tensors.codecs.codec import Codec, StatefulCodec
+from p2pswarm.tensors.codecs.codec import Codec, KeyedCodec, StatefulCodec
+from p2pswarm.tensors.codecs.dither import Dither
 from p2pswarm.tensors.codecs.exact import PlanesZstd, Raw
 from p2pswarm.tensors.codecs.int8 import Int8, Int8ErrorFeedback
 from p2pswarm.tensors.codecs.meta import (
@@ -25,7 +25,7 @@ from p2pswarm.tensors.codecs.meta import (
     TensorMeta,
     layout,
 )
-from p2pswarm.tensors.codecs.tensor_pool import FRESH, TensorPool
+from p2pswarm.tensors.codecs.tensor_pool import FRESH, TensorPool, passing
 
 CODECS: tuple[Codec, ...] = (
     Raw(),
@@ -34,9 +34,15 @@ CODECS: tuple[Codec, ...] = (
     Int8(),
     PlanesZstd(),
     Int8ErrorFeedback(),
+    Dither(6, 7),
+    Dither(5, 8),
+    Dither(4, 9),
+    Dither(3, 10),
+    Dither(2, 11),
 )
 BY_NAME = {codec.name: codec for codec in CODECS}
 BY_CODE = {codec.code: codec for codec in CODECS}
+NO_KEY = b""  # of a tensor that no codec rounds by chance
 MESSAGE_INLINE_BYTES = 2 * INLINE_BYTES_MAX  # of one announcement: half a mux frame
 
 
@@ -53,10 +59,11 @@ class EncodedTensor:
 
 @dataclass(frozen=True, slots=True)
 class TensorToEncode:
-    """A tensor, its codec, and what its edge carries for it."""
+    """A tensor, its codec, the key that it is rounded by, and what its edge carries for it."""
 
     tensor: Tensor
     codec_name: str
+    key: bytes = NO_KEY
     carried: tuple[Tensor, ...] = ()
 
 
@@ -70,9 +77,13 @@ class AdmittedTensor:
     memory_bytes: int
     """The memory that receiving it takes."""
 
-    def decoder(self, pool: TensorPool) -> Decoder:
-        """The memory for the tensor, filled if its bytes are inline."""
-        place = self.codec.decoder(self.layout, self.meta.encoded_bytes, pool)
+    def decoder(self, pool: TensorPool, key: bytes = NO_KEY) -> Decoder:
+        """The memory for the tensor, filled if its bytes are inline; `key`: as the sender's."""
+        what = self.layout, self.meta.encoded_bytes
+        if isinstance(self.codec, KeyedCodec) and key:
+            place = self.codec.keyed_decoder(*what, key, pool)
+        else:
+            place = self.codec.decoder(*what, pool)
         if self.meta.inline:
             place.buffer[:] = self.meta.inline
         return place
@@ -99,10 +110,11 @@ def encode(
     codec_name: str,
     inline_bytes: int = INLINE_BYTES_MAX,
     pool: TensorPool = FRESH,
+    key: bytes = NO_KEY,
 ) -> EncodedTensor:
     """Encode a tensor; it is sent in the announcement if it has at most `inline_bytes`."""
     codec = _fit(tensor, codec_name)
-    data = codec.encode(tensor, pool)
+    data = _keyed(codec, tensor, key, pool)
     return EncodedTensor(_meta(tensor, codec, data, inline_bytes), data)
 
 
@@ -134,26 +146,6 @@ def encode_bundle(
     ]
 
 
-def bundle_codecs(
-    bundle: BundleSpec, default: str, set_for: Callable[[str], str | None], use: TensorUse
-) -> tuple[str, ...]:
-    """The codec of each tensor of a bundle: the one that is set for its key, else the default.
-
-    A tensor that the default codec does not take, as one of whole numbers, is sent raw.
-    """
-    chosen = []
-    for key in bundle.keys:
-        name = set_for(key.name)
-        codec = named(name or default, use)
-        fits = key.layout.dtype in codec.dtypes
-        if name and not fits:
-            raise Unusable(
-                f"codec {name} does not take {key.name}, which is {key.layout.dtype.name}"
-            )
-        chosen.append(codec.name if fits else "raw")
-    return tuple(chosen)
-
-
 def admit(meta: TensorMeta) -> AdmittedTensor:
     """Check an announcement before memory is allocated; raises BadMessage or TooLarge."""
     plan = layout(meta)
@@ -166,9 +158,18 @@ def admit(meta: TensorMeta) -> AdmittedTensor:
     return AdmittedTensor(meta, plan, codec, codec.memory_bytes(plan, meta.encoded_bytes))
 
 
-def decoder(meta: TensorMeta, pool: TensorPool = FRESH) -> Decoder:
+def decoder(meta: TensorMeta, pool: TensorPool = FRESH, key: bytes = NO_KEY) -> Decoder:
     """The memory for the tensor that `meta` announces, filled if its bytes are inline."""
-    return admit(meta).decoder(pool)
+    return admit(meta).decoder(pool, key)
+
+
+def round_trip(tensor: Tensor, codec_name: str, key: bytes = NO_KEY) -> Tensor:
+    """Return the values that a receiver gets of a tensor."""
+    pool = passing(tensor.device)
+    encoded = encode(tensor, codec_name, -1, pool, key)
+    place = decoder(encoded.meta, pool, key)
+    place.buffer[:] = encoded.data
+    return place.finish()
 
 
 def _fit(tensor: Tensor, codec_name: str) -> Codec:
@@ -187,7 +188,13 @@ def _encoded_after(
     codec = _fit(each.tensor, each.codec_name)
     if isinstance(codec, StatefulCodec):
         return codec, *codec.encode_after(each.tensor, each.carried, pool)
-    return codec, codec.encode(each.tensor, pool), None
+    return codec, _keyed(codec, each.tensor, each.key, pool), None
+
+
+def _keyed(codec: Codec, tensor: Tensor, key: bytes, pool: TensorPool) -> memoryview:
+    if isinstance(codec, KeyedCodec) and key:
+        return codec.encode_keyed(tensor, key, pool)
+    return codec.encode(tensor, pool)
 
 
 def _meta(tensor: Tensor, codec: Codec, data: memoryview, inline_bytes: int) -> TensorMeta:

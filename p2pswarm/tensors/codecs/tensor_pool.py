@@ -102,10 +102,10 @@ def on_host(tensor: Tensor) -> Tensor:
 
     Of a CPU's tensor no copy is made. Page-locked memory is scarce: who keeps the result clones it.
     """
-    return _passing(tensor.device).on_host(tensor)
+    return passing(tensor.device).on_host(tensor)
 
 
 @functools.cache
-def _passing(device: Device) -> TensorPool:
-    """A pool of a device that keeps nothing: what is page-locked is the device's."""
+def passing(device: Device) -> TensorPool:
+    """Return a pool of a device that keeps nothing: what is page-locked is the device's."""
     return TensorPool(device, keep_bytes=0)

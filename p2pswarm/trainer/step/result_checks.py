@@ -75,6 +75,11 @@ OF_CODEC = {
     "bf16": 4e-3,
     "int8": 1e-2,
     "int8-ef": 0.1,
+    "dither6": 0.06,
+    "dither5": 0.12,
+    "dither4": 0.25,
+    "dither3": 0.6,
+    "dither2": 1.0,
 }
 """Rounding of each codec, relative to the length of a tensor; a few times the usual."""
 

@@ -112,7 +112,7 @@ def test_blocks_compute_what_they_compute_from_float32_weights_of_these_values()
         wide.flat.params_N.copy_(kept.flat.params_N)
 
     for step in range(2):
-        assert kept.add(tokens(step)) == wide.add(tokens(step))
+        assert kept.add(tokens(step), step) == wide.add(tokens(step), step)
     assert torch.equal(kept.flat.sum_N, wide.flat.sum_N)
 
 
@@ -138,7 +138,7 @@ def test_stages_train_the_bits_of_the_plain_loop(stages):
     for engine in engines:
         engine.weights.reset(draw=True)
     for step in range(3):
-        plain.add(tokens(step))
+        plain.add(tokens(step), step)
         plain.apply(0.5, 1e-3)
         bundle = {}
         for engine in engines[:-1]:

@@ -27,19 +27,22 @@ from p2pswarm.tensors.codecs.registry import (
 )
 
 EXACT = ("raw", "planes-zstd")
+KEY = bytes(range(8))
+ROUGH = {"dither6": 0.3, "dither5": 0.6, "dither4": 1.2, "dither3": 2.5, "dither2": 6.0}
+"""More than the error of a value among ones; of other codecs it is less."""
 HALF_STEP = 0.5 * (1 + 1e-4)  # the rounding of scale and product, in units of a step
 
 
 def arrive(encoded_tensor: EncodedTensor) -> torch.Tensor:
     """What the receiver makes of a encoded_tensor."""
-    place = decoder(encoded_tensor.meta)
+    place = decoder(encoded_tensor.meta, key=KEY)
     if not encoded_tensor.meta.inline:
         place.buffer[:] = encoded_tensor.data
     return place.finish()
 
 
 def there(tensor: torch.Tensor, codec: str) -> torch.Tensor:
-    return arrive(encode(tensor, codec))
+    return arrive(encode(tensor, codec, key=KEY))
 
 
 def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -86,7 +89,7 @@ def test_every_codec_keeps_shape_and_dtype(codec, shape):
 
         got = there(tensor, codec)
 
-        assert torch.allclose(got, tensor)
+        assert torch.allclose(got, tensor, atol=ROUGH.get(codec, 0.0))
         assert (got.shape, got.dtype) == (tensor.shape, tensor.dtype)
 
 
@@ -113,8 +116,9 @@ def test_expanded_and_transposed_tensors_arrive_in_their_order():
     expanded = torch.tensor([[1.0], [2.0]]).expand(2, 3)
 
     for codec in BY_NAME:
-        assert torch.allclose(there(expanded, codec), expanded, rtol=0.01)
-        assert torch.allclose(there(expanded.t(), codec), expanded.t(), rtol=0.01)
+        near = {"rtol": 0.01, "atol": 2 * ROUGH.get(codec, 0.0)}
+        assert torch.allclose(there(expanded, codec), expanded, **near)
+        assert torch.allclose(there(expanded.t(), codec), expanded.t(), **near)
 
 
 @pytest.mark.parametrize(("codec", "bits"), [("fp16", 11), ("bf16", 8)])
@@ -290,8 +294,8 @@ def test_corrupt_frame_gives_a_bad_message_or_a_tensor(data):
 @given(st.sampled_from(CODECS), st.sampled_from(sorted(Dtype)), st.data())
 def test_any_bytes_in_the_buffer_give_a_tensor_or_a_bad_message(codec, dtype, data):
     assume(dtype in codec.dtypes)
-    sent = encode(torch.zeros(5, dtype=TORCH[dtype]), codec.name, inline_bytes=0)
-    place = decoder(sent.meta)
+    sent = encode(torch.zeros(5, dtype=TORCH[dtype]), codec.name, inline_bytes=0, key=KEY)
+    place = decoder(sent.meta, key=KEY)
     n = len(place.buffer)
     place.buffer[:] = data.draw(st.binary(min_size=n, max_size=n))
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from p2pswarm.base.errors import Unusable
 from p2pswarm.tensors.codecs.base import TensorUse, Unencodable
 from p2pswarm.tensors.codecs.bundle import BundleKey, BundleSpec
+from p2pswarm.tensors.codecs.edge_codecs import edge_codecs
 from p2pswarm.tensors.codecs.edge_state import EdgeState, EdgeStates
 from p2pswarm.tensors.codecs.int8 import BLOCK_VALUES
 from p2pswarm.tensors.codecs.meta import INLINE_BYTES_MAX, Dtype, TensorLayout, travels_alone
 from p2pswarm.tensors.codecs.registry import (
     TensorToEncode,
-    bundle_codecs,
     decoder,
     encode,
     encode_bundle,
@@ -37,7 +37,7 @@ def received(encoded):
 def begun(edge, tensor):
     transfer = edge.start()
     (carried,) = transfer.carried
-    return transfer, encode_bundle([TensorToEncode(tensor, CODEC, carried)])
+    return transfer, encode_bundle([TensorToEncode(tensor, CODEC, carried=carried)])
 
 
 def total(edge):
@@ -182,12 +182,12 @@ SPEC = BundleSpec(
 def test_each_tensor_has_the_codec_of_its_key_and_whole_numbers_are_exact():
     chosen = {"x": "int8", "marks": "planes-zstd"}.get
 
-    assert bundle_codecs(SPEC, "bf16", chosen, TensorUse.ACTIVATION) == (
+    assert edge_codecs(SPEC, "bf16", chosen, TensorUse.ACTIVATION).names == (
         "int8",
         "raw",
         "planes-zstd",
     )
-    assert bundle_codecs(SPEC, "int8", {}.get, TensorUse.ACTIVATION) == ("int8", "int8", "raw")
+    assert edge_codecs(SPEC, "int8", {}.get, TensorUse.ACTIVATION).names == ("int8", "int8", "raw")
 
 
 @pytest.mark.parametrize(
@@ -200,4 +200,4 @@ def test_each_tensor_has_the_codec_of_its_key_and_whole_numbers_are_exact():
 )
 def test_a_codec_that_cannot_carry_a_tensor_is_the_users_mistake(name, codec, use, match):
     with pytest.raises(Unusable, match=match):
-        bundle_codecs(SPEC, "raw", {name: codec}.get, use)
+        edge_codecs(SPEC, "raw", {name: codec}.get, use)

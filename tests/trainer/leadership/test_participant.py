@@ -124,9 +124,10 @@ class Swarm:
 def plain(config: RunConfig = CONFIG) -> ReferenceTrainer:
     loop, text = ReferenceTrainer(config), corpus(config)
     for step in range(config.steps):
-        for number in range(config.batch.microbatches):
-            tokens = text.microbatch(step * config.batch.microbatches + number)
-            loop.add(torch.from_numpy(tokens))
+        first = step * config.batch.microbatches
+        for number in range(first, first + config.batch.microbatches):
+            tokens = text.microbatch(number)
+            loop.add(torch.from_numpy(tokens), number)
         loop.commit(learning_rate(config, step))
     return loop
 

@@ -1,0 +1,403 @@
+"""Dither, codecs of 2 to 6 bits per value whose error is zero on average for every input.
+
+A row is parted into n strands, and a Hadamard transform mixes each value of a strand with those at
+its place in the others. So one large value spreads over its block of n, and a block's scale suits
+all of it. The sender adds a dither, uniform between -1/2 and 1/2 of a step, before it rounds; the
+receiver draws the same one from the key and subtracts it. So the error is uniform, with a mean
+square of a twelfth of a squared step, and does not depend on the value.
+
+Nothing but additions, single multiplications and whole numbers decide a code, each in one order:
+every processor makes the same bytes.
+
+Wire, for each panel of at most `PANEL_VALUES` values in whole rows: the code of the panel's
+greatest scale (2 bytes, little-endian); a byte per block, the octave and eighth of its scale below
+that, 0 for a block of zeros; the codes, in `PLANES`. Before the first
+panel: 4 bytes of the key's stream, so that bytes of another key are an error and not noise.
+
+Shapes:  P panels of R rows, each of N strands of M columns.
+Errors:  Unencodable for NaN, infinities and sums past `PEAK_MAX`; BadMessage for a peer's bytes.
+Source:  Schuchman, "Dither signals and their effect on quantization noise" (1964); for gradients:
+         arXiv 1904.01197; with a Hadamard transform before: "Quartet II", arXiv 2601.22813.
+"""
+# ruff: noqa: N803, N806  shapes are written at the end of names
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from p2pswarm.base.errors import BadMessage
+from p2pswarm.tensors.codecs.base import (
+    DTYPES,
+    FLOATS,
+    TORCH,
+    Decoder,
+    TensorUse,
+    Unencodable,
+    bytes_of,
+    expect_bytes,
+)
+from p2pswarm.tensors.codecs.codec import KeyedCodec
+from p2pswarm.tensors.codecs.meta import TensorLayout
+from p2pswarm.tensors.codecs.tensor_pool import TensorPool
+
+PANEL_VALUES = 1 << 17  # what is worked on stays in a core's second cache
+LOOSE_WIDTH = 1024  # of the rows that a tensor without rows of strands is parted into
+PERIOD = 4093  # draws of dither, used again and again: a prime, so that columns meet them all
+DRAW_BYTES = 2  # with one the mean error would be up to 1/512 of a step
+KEY_CHECK_BYTES = 4
+TOP_BYTES = 2
+PEAK_MAX = 2.0**110  # of a sum over strands: scales and what is decoded stay finite in float32
+CODE_SHIFT = 20  # of a float32's bits, the sign, the octave and three bits of fraction are above
+TOP_MAX = 8 * (127 + 110)  # the code of a step of 2**110
+TOP_MIN = 255 + 8  # what is 31 octaves below is still a normal float32
+TOP_OF_ZEROS = 512  # of a panel of zeros; other panels' are 440 and more
+BELOW_TOP = 255  # in eighths of an octave; what is smaller becomes zeros
+TINY = 2.0**-60  # a panel of smaller sums is lifted first: reciprocals stay finite
+LIFT = 2.0**80
+LIFTED = 1 << 12  # added to the code of such a panel's greatest scale
+NARROW_BITS, NARROW_STRANDS = 3, 32  # up to so few bits a byte of scale for 16 is too much
+STRANDS = 16
+
+PLANES = {6: (4, 2), 5: (4, 1), 4: (4,), 3: (2, 1), 2: (2,)}
+"""The planes of a code, from its low bits up; a byte of a plane of b bits has 8 / b values."""
+
+
+class Dither(KeyedCodec):
+    """The codec of `bits` bits per value, and a byte for every 16 or 32 of them."""
+
+    uses = TensorUse.ACTIVATION | TensorUse.GRADIENT
+    dtypes = FLOATS
+    heavy = True
+
+    def __init__(self, bits: int, code: int) -> None:
+        self.name = f"dither{bits}"
+        self.code = code
+        self.bits = bits
+        self.strands = NARROW_STRANDS if bits <= NARROW_BITS else STRANDS
+        levels = 2.0 ** (bits - 1) - 0.5
+        # a little more: however the product is rounded, no value is past the last level
+        self._step_per_peak = (1 + 2.0**-21) / levels
+
+    def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
+        """Raise BadMessage unless there is a code per value and a scale per block."""
+        expect_bytes(self.name, encoded_bytes, _Panels(layout, self).encoded_bytes)
+
+    def encode_keyed(self, tensor: Tensor, key: bytes, pool: TensorPool) -> memoryview:
+        """Quantise on the tensor's device, then copy the smaller result to the CPU."""
+        values = tensor.detach()
+        layout = TensorLayout(DTYPES[values.dtype], tuple(values.shape))
+        panels, draw = _Panels(layout, self), _Draw(key, self)
+        encoded = pool.beside(values, (panels.encoded_bytes,), torch.uint8)
+        encoded[:KEY_CHECK_BYTES].copy_(draw.check)
+        rows = panels.rows_of(values)
+        work = _Work()
+        for group in panels.groups(at_once=pool.streams.device.holds(values)):
+            x_PRNM = rows[group.rows].view(group.shape)
+            self._quantise(x_PRNM, group.of(encoded), group, draw, work)
+        return bytes_of(pool.on_host(encoded))
+
+    def keyed_decoder(
+        self, layout: TensorLayout, encoded_bytes: int, key: bytes, pool: TensorPool
+    ) -> Decoder:
+        """Memory for the encoded bytes, which `finish` restores on the device."""
+        encoded = pool.way((encoded_bytes,), torch.uint8)
+
+        def finish() -> Tensor:
+            panels, draw = _Panels(layout, self), _Draw(key, self)
+            if not torch.equal(encoded[:KEY_CHECK_BYTES], draw.check):
+                raise BadMessage(f"{self.name} bytes of another key")
+            there = pool.on_device(encoded)
+            values = pool.home(layout.shape, TORCH[layout.dtype])
+            rows = panels.rows_for(values)
+            work = _Work()
+            for group in panels.groups(at_once=pool.apart):
+                x_PRNM = rows[group.rows].view(group.shape)
+                self._restore(group.of(there), x_PRNM, group, draw, work)
+            return panels.fill(values, rows)
+
+        return Decoder(bytes_of(encoded), finish)
+
+    def _quantise(
+        self, x_PRNM: Tensor, encoded: Tensor, group: "_PanelGroup", draw: "_Draw", work: "_Work"
+    ) -> None:
+        """Encode panels of equal size, each into a row of `encoded`."""
+        y_PRNM, spare_PRNM = work.floats(x_PRNM)
+        exact = x_PRNM if x_PRNM.dtype == torch.float32 else spare_PRNM.copy_(x_PRNM)
+        torch.mul(exact, draw.signs(x_PRNM), out=y_PRNM)
+        y_PRNM, spare_PRNM = _mixed(y_PRNM, spare_PRNM)
+        steps_PRM = torch.abs(y_PRNM, out=spare_PRNM).amax(2)
+        peaks_P = steps_PRM.amax((1, 2))
+        peaks = peaks_P.tolist()
+        if not all(peak <= PEAK_MAX for peak in peaks):  # neither is a NaN
+            raise Unencodable(
+                f"{self.name} cannot hold NaN, infinities or sums past {PEAK_MAX:g}: send them raw"
+            )
+        lifted_P11 = (peaks_P < TINY).view(-1, 1, 1)
+        if min(peaks) < TINY:
+            lift_P11 = torch.where(lifted_P11, LIFT, 1.0)
+            steps_PRM.mul_(lift_P11)
+            y_PRNM.mul_(lift_P11.unsqueeze(3))
+        codes_PRM = steps_PRM.mul_(self._step_per_peak).view(torch.int32)
+        codes_PRM.add_((1 << CODE_SHIFT) - 1).bitwise_right_shift_(CODE_SHIFT)  # rounded up
+        tops_P11 = codes_PRM.amax((1, 2), keepdim=True).clamp_(min=TOP_OF_ZEROS)
+        least_P11 = tops_P11 - BELOW_TOP
+        codes_PRM = torch.maximum(codes_PRM, least_P11)
+        group.tops(encoded).copy_(_bytes_of_tops(tops_P11 + lifted_P11.to(torch.int32) * LIFTED))
+        group.scales(encoded).copy_(codes_PRM - least_P11)
+        per_step_PRM = _steps(codes_PRM).reciprocal_()
+        y_PRNM.mul_(per_step_PRM.unsqueeze(2)).add_(draw.dither(x_PRNM, 0.0))
+        codes_PRNM, low = work.bytes(x_PRNM).copy_(y_PRNM), 0  # positive: to cut is to round down
+        for bits, plane in group.planes(encoded):
+            _pack(codes_PRNM, bits, low, plane)
+            low += bits
+
+    def _restore(
+        self, encoded: Tensor, x_PRNM: Tensor, group: "_PanelGroup", draw: "_Draw", work: "_Work"
+    ) -> None:
+        """Decode panels of equal size, each from a row of `encoded`."""
+        marked_P11 = _tops_of_bytes(group.tops(encoded))
+        lifted_P11, tops_P11 = marked_P11 >= LIFTED, marked_P11 % LIFTED
+        wrong = (marked_P11 >= 2 * LIFTED) | (tops_P11 > TOP_MAX) | (tops_P11 < TOP_MIN)
+        if bool(wrong.any()):
+            raise BadMessage(f"a {self.name} scale that no encoder makes")
+        kept_PRM = group.scales(encoded)
+        steps_PRM = _steps(kept_PRM.to(torch.int32).add_(tops_P11 - BELOW_TOP))
+        steps_PRM.mul_(1 / self.strands)
+        if not int(kept_PRM.amin()):
+            steps_PRM.masked_fill_(kept_PRM == 0, 0.0)
+        y_PRNM, spare_PRNM = work.floats(x_PRNM)
+        codes_PRNM, low = work.bytes(x_PRNM), 0
+        for bits, plane in group.planes(encoded):
+            _unpack(plane, bits, low, codes_PRNM)
+            low += bits
+        y_PRNM.copy_(codes_PRNM).sub_(draw.dither(codes_PRNM, 0.5)).mul_(steps_PRM.unsqueeze(2))
+        y_PRNM, spare_PRNM = _mixed(y_PRNM, spare_PRNM)
+        if bool(lifted_P11.any()):
+            y_PRNM.mul_(torch.where(lifted_P11, 1 / LIFT, 1.0).unsqueeze(3))
+        if x_PRNM.dtype == torch.float32:
+            torch.mul(y_PRNM, draw.signs(y_PRNM), out=x_PRNM)
+        else:
+            x_PRNM.copy_(y_PRNM.mul_(draw.signs(y_PRNM)))
+
+
+class _Work:
+    """Memory to work in, used again for one panel after another."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[torch.dtype, int], Tensor] = {}
+
+    def floats(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Two float32 tensors of a shape."""
+        return self._take(like, torch.float32, 0), self._take(like, torch.float32, 1)
+
+    def bytes(self, like: Tensor) -> Tensor:
+        """Bytes of a shape."""
+        return self._take(like, torch.uint8, 0)
+
+    def _take(self, like: Tensor, dtype: torch.dtype, number: int) -> Tensor:
+        made = self._made.get((dtype, number))
+        if made is None or made.shape != like.shape:
+            made = torch.empty(like.shape, dtype=dtype, device=like.device)
+            self._made[dtype, number] = made
+        return made
+
+
+class _Draw:
+    """All that is drawn from a key: signs of the strands, dither, and the check of the key."""
+
+    def __init__(self, key: bytes, codec: Dither) -> None:
+        strands, bits = codec.strands, codec.bits
+        stream = hashlib.shake_128(key).digest(KEY_CHECK_BYTES + strands + PERIOD * DRAW_BYTES)
+        drawn = torch.frombuffer(bytearray(stream), dtype=torch.uint8)
+        self.check, signs, dither = torch.split(
+            drawn, [KEY_CHECK_BYTES, strands, PERIOD * DRAW_BYTES]
+        )
+        self._signs_N1 = (signs % 2).to(torch.float32).mul_(2).sub_(1).unsqueeze(1)
+        low, high = dither.view(PERIOD, DRAW_BYTES).to(torch.float32).unbind(1)
+        # in the middle of a 65536th of a step, and up by so much that codes begin at 0
+        self._dither = (low + high * 256 + 0.5) / 65536 + (2.0 ** (bits - 1) - 0.5)
+        self._tables: dict[tuple[int, float], Tensor] = {}
+
+    def signs(self, like: Tensor) -> Tensor:
+        """A sign for each strand."""
+        return self._signs_N1.to(like.device)
+
+    def dither(self, like_PRNM: Tensor, less: float) -> Tensor:
+        """A value's dither by its place in its panel, less a constant; the same in all panels."""
+        shape = like_PRNM.shape[1:]
+        count = shape.numel()
+        table = self._tables.get((count, less))
+        if table is None:
+            once = self._dither.to(like_PRNM.device) - less
+            table = once.repeat(-(-count // PERIOD))[:count]
+            self._tables[count, less] = table
+        return table.view(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _PanelGroup:
+    """Panels of equal size that are encoded together."""
+
+    rows: slice
+    """Of the tensor."""
+    begin: int
+    """Where its first byte is."""
+    shape: tuple[int, int, int, int]
+    """Panels, rows of each, strands, columns of a strand."""
+    bits: int
+
+    @property
+    def panel_bytes(self) -> int:
+        """The size of one panel, encoded."""
+        _, rows, strands, columns = self.shape
+        return TOP_BYTES + rows * columns * (1 + strands * self.bits // 8)
+
+    def of(self, encoded: Tensor) -> Tensor:
+        """Its bytes, a row for each panel."""
+        panels, size_bytes = self.shape[0], self.panel_bytes
+        return encoded[self.begin : self.begin + panels * size_bytes].view(panels, size_bytes)
+
+    def tops(self, encoded: Tensor) -> Tensor:
+        """The bytes of the code of each panel's greatest scale."""
+        return encoded[:, :TOP_BYTES]
+
+    def scales(self, encoded: Tensor) -> Tensor:
+        """The scale of each block, a byte."""
+        panels, rows, _, columns = self.shape
+        return encoded[:, TOP_BYTES : TOP_BYTES + rows * columns].view(panels, rows, columns)
+
+    def planes(self, encoded: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """The planes of the codes: the bits of each, and its bytes."""
+        panels, rows, strands, columns = self.shape
+        begin = TOP_BYTES + rows * columns
+        for bits in PLANES[self.bits]:
+            high = strands * bits // 8
+            end = begin + rows * high * columns
+            yield bits, encoded[:, begin:end].view(panels, rows, high, columns)
+            begin = end
+
+
+class _Panels:
+    """A tensor as rows of whole strands, in panels of rows; padded where its width has no strands.
+
+    A row is the tensor's last dimension.
+    """
+
+    def __init__(self, layout: TensorLayout, codec: Dither) -> None:
+        self._codec = codec
+        strands, values = codec.strands, layout.values
+        width = layout.shape[-1] if layout.shape else 1
+        if width % strands or not 0 < width <= PANEL_VALUES:
+            width = min(LOOSE_WIDTH, max(1, -(-values // strands)) * strands)
+        self._width, self._rows = width, -(-values // width)
+        self._padded = self._rows * width != values
+        self._rows_each = max(1, PANEL_VALUES // width)
+
+    @property
+    def encoded_bytes(self) -> int:
+        """The size of the whole tensor, encoded."""
+        panels = -(-self._rows // self._rows_each)
+        blocks = self._rows * (self._width // self._codec.strands)
+        codes = self._rows * self._width * self._codec.bits // 8
+        return KEY_CHECK_BYTES + panels * TOP_BYTES + blocks + codes
+
+    def groups(self, *, at_once: bool) -> Iterator[_PanelGroup]:
+        """Panels to work on: one after another, or all whole ones `at_once`; a short one last."""
+        each, columns = self._rows_each, self._width // self._codec.strands
+        whole = self._rows // each
+        sizes = [(whole, each)] if at_once and whole else [(1, each)] * whole
+        if self._rows % each:
+            sizes.append((1, self._rows % each))
+        row, byte = 0, KEY_CHECK_BYTES
+        for panels, rows in sizes:
+            shape = panels, rows, self._codec.strands, columns
+            group = _PanelGroup(slice(row, row + panels * rows), byte, shape, self._codec.bits)
+            yield group
+            row += panels * rows
+            byte += panels * group.panel_bytes
+
+    def rows_of(self, values: Tensor) -> Tensor:
+        """The values in rows; a copy if they are not contiguous, or padded with zeros."""
+        if not self._padded:
+            return values.reshape(self._rows, self._width)
+        flat = values.new_zeros(self._rows * self._width)
+        flat[: values.numel()].copy_(values.reshape(-1))
+        return flat.view(self._rows, self._width)
+
+    def rows_for(self, values: Tensor) -> Tensor:
+        """Rows to decode into: the memory of `values` if it has room."""
+        shape = self._rows, self._width
+        return values.new_empty(shape) if self._padded else values.view(shape)
+
+    def fill(self, values: Tensor, rows: Tensor) -> Tensor:
+        """The values of decoded rows."""
+        if self._padded:
+            values.copy_(rows.view(-1)[: values.numel()].view(values.shape))
+        return values
+
+
+def _mixed(x_PRNM: Tensor, spare_PRNM: Tensor) -> tuple[Tensor, Tensor]:
+    """The Hadamard transform of strands times the root of their number, and memory of that size.
+
+    Done twice it multiplies by their number. It adds and subtracts whole strands in one order
+    everywhere, and overwrites what it is given.
+    """
+    panels, rows, strands, columns = x_PRNM.shape
+    apart = strands // 2
+    while apart:
+        shape = panels, rows, strands // (2 * apart), 2, apart, columns
+        given, made = x_PRNM.view(shape), spare_PRNM.view(shape)
+        torch.add(given[:, :, :, 0], given[:, :, :, 1], out=made[:, :, :, 0])
+        torch.sub(given[:, :, :, 0], given[:, :, :, 1], out=made[:, :, :, 1])
+        x_PRNM, spare_PRNM = spare_PRNM, x_PRNM
+        apart //= 2
+    return x_PRNM, spare_PRNM
+
+
+def _steps(codes: Tensor) -> Tensor:
+    """The scales that codes stand for: the upper bits of a float32."""
+    return codes.bitwise_left_shift(CODE_SHIFT).view(torch.float32)
+
+
+def _bytes_of_tops(tops_P11: Tensor) -> Tensor:
+    tops_P1 = tops_P11.view(-1, 1)
+    return torch.cat([tops_P1 % 256, tops_P1 // 256], dim=1)
+
+
+def _tops_of_bytes(tops: Tensor) -> Tensor:
+    whole = tops.to(torch.int32)
+    return (whole[:, :1] + whole[:, 1:] * 256).unsqueeze(2)
+
+
+def _pack(codes_PRNM: Tensor, bits: int, low: int, plane: Tensor) -> None:
+    """Write `bits` bits of each code, from its bit `low` on, into a plane."""
+    groups = 8 // bits
+    panels, rows, strands, columns = codes_PRNM.shape
+    parts = codes_PRNM.view(panels, rows, groups, strands // groups, columns)
+    if low:
+        parts = parts.bitwise_right_shift(low)
+    # Bits above those of the plane would spill into the next group.
+    fields = parts.bitwise_and((1 << bits) - 1)
+    torch.add(fields[:, :, 0], fields[:, :, 1], alpha=1 << bits, out=plane)
+    for group in range(2, groups):
+        plane.add_(fields[:, :, group], alpha=1 << (bits * group))
+
+
+def _unpack(plane: Tensor, bits: int, low: int, codes_PRNM: Tensor) -> None:
+    """Read a plane into the codes, from bit `low` on; the lowest plane comes first."""
+    groups = 8 // bits
+    panels, rows, strands, columns = codes_PRNM.shape
+    parts = codes_PRNM.view(panels, rows, groups, strands // groups, columns)
+    for group in range(groups):
+        field = plane.bitwise_right_shift(bits * group) if group else plane
+        if low or group < groups - 1:
+            field = torch.bitwise_and(
+                field, (1 << bits) - 1, out=None if low else parts[:, :, group]
+            )
+            if low:
+                parts[:, :, group].add_(field, alpha=1 << low)
+        else:
+            parts[:, :, group].copy_(field)
