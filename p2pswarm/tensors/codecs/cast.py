@@ -38,7 +38,7 @@ class Cast(Codec):
         self.code = code
         self._carried = TORCH[carried]
         self._value_bytes = VALUE_BYTES[carried]
-        self._max = torch.finfo(self._carried).max
+        self.greatest = torch.finfo(self._carried).max
 
     def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
         """Raise BadMessage unless there is one 16-bit value for each value."""
@@ -64,11 +64,11 @@ class Cast(Codec):
 
     def _refuse_overflow(self, tensor: Tensor) -> None:
         lowest, highest = torch.aminmax(tensor.detach())
-        if lowest >= -self._max and highest <= self._max:
+        if lowest >= -self.greatest and highest <= self.greatest:
             return
         # There are NaN, infinities or an overflow: find out which, in a slower way.
         finite = tensor.detach()[tensor.isfinite()]
-        if finite.numel() and finite.abs().amax() > self._max:
+        if finite.numel() and finite.abs().amax() > self.greatest:
             raise Unencodable(
-                f"{self.name} holds values up to {self._max:g}, not {finite.abs().amax():g}"
+                f"{self.name} holds values up to {self.greatest:g}, not {finite.abs().amax():g}"
             )

@@ -13,6 +13,8 @@ from p2pswarm.tensors.codecs.base import Decoder, Tensor, TensorUse
 from p2pswarm.tensors.codecs.meta import Dtype, TensorLayout
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 
+FLOAT32_MAX = (2.0 - 2.0**-23) * 2.0**127
+
 
 class CodecKind(Enum):
     """What the values that arrive depend on, besides the tensor (docs/codecs.md)."""
@@ -36,6 +38,8 @@ class Codec(ABC):
     kind: CodecKind
     uses: TensorUse
     dtypes: frozenset[Dtype]
+    greatest: float = FLOAT32_MAX
+    """The largest magnitude that a value may have which stands alone in its tensor."""
     heavy: bool
     """True if encoding and decoding are worth a thread; raw only points at memory."""
 

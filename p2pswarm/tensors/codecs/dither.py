@@ -71,6 +71,7 @@ class Dither(KeyedCodec):
     uses = TensorUse.ACTIVATION | TensorUse.GRADIENT
     dtypes = FLOATS
     heavy = True
+    greatest = PEAK_MAX
 
     def __init__(self, bits: int, code: int) -> None:
         self.name = f"dither{bits}"
@@ -127,7 +128,7 @@ class Dither(KeyedCodec):
         y_PRNM, spare_PRNM = work.floats(x_PRNM)
         exact = x_PRNM if x_PRNM.dtype == torch.float32 else spare_PRNM.copy_(x_PRNM)
         torch.mul(exact, draw.signs(x_PRNM), out=y_PRNM)
-        y_PRNM, spare_PRNM = _mixed(y_PRNM, spare_PRNM)
+        y_PRNM, spare_PRNM = mixed(y_PRNM, spare_PRNM)
         steps_PRM = torch.abs(y_PRNM, out=spare_PRNM).amax(2)
         peaks_P = steps_PRM.amax((1, 2))
         peaks = peaks_P.tolist()
@@ -174,13 +175,15 @@ class Dither(KeyedCodec):
             _unpack(plane, bits, low, codes_PRNM)
             low += bits
         y_PRNM.copy_(codes_PRNM).sub_(draw.dither(codes_PRNM, 0.5)).mul_(steps_PRM.unsqueeze(2))
-        y_PRNM, spare_PRNM = _mixed(y_PRNM, spare_PRNM)
+        y_PRNM, spare_PRNM = mixed(y_PRNM, spare_PRNM)
         if bool(lifted_P11.any()):
             y_PRNM.mul_(torch.where(lifted_P11, 1 / LIFT, 1.0).unsqueeze(3))
         if x_PRNM.dtype == torch.float32:
             torch.mul(y_PRNM, draw.signs(y_PRNM), out=x_PRNM)
         else:
-            x_PRNM.copy_(y_PRNM.mul_(draw.signs(y_PRNM)))
+            y_PRNM.mul_(draw.signs(y_PRNM))
+            fit(y_PRNM, x_PRNM.dtype)
+            x_PRNM.copy_(y_PRNM)
 
 
 class _Work:
@@ -339,7 +342,14 @@ class _Panels:
         return values
 
 
-def _mixed(x_PRNM: Tensor, spare_PRNM: Tensor) -> tuple[Tensor, Tensor]:
+def fit(values: Tensor, dtype: torch.dtype) -> None:
+    """Limit decoded values to the greatest of a float16, past which an error may have led."""
+    if dtype == torch.float16:
+        most = torch.finfo(dtype).max
+        values.clamp_(-most, most)
+
+
+def mixed(x_PRNM: Tensor, spare_PRNM: Tensor) -> tuple[Tensor, Tensor]:
     """The Hadamard transform of strands times the root of their number, and memory of that size.
 
     Done twice it multiplies by their number. It adds and subtracts whole strands in one order

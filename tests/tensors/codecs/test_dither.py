@@ -138,6 +138,16 @@ def test_what_arrives_is_finite_and_within_a_step(name, seed, values, power, dty
 
 
 @every_width
+def test_what_no_float16_holds_arrives_as_its_greatest(name):
+    x = torch.full((4, 64), torch.finfo(torch.float16).max, dtype=torch.float16)
+
+    got = round_trip(x, name, KEY)
+
+    assert got.isfinite().all()
+    assert (got == x).any()
+
+
+@every_width
 def test_zeros_arrive_as_zeros(name):
     assert torch.equal(round_trip(torch.zeros(3, 64), name, KEY), torch.zeros(3, 64))
     assert round_trip(torch.zeros(0, 64), name, KEY).shape == (0, 64)
