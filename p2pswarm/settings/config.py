@@ -21,7 +21,14 @@ from p2pswarm.settings.limits import (
 from p2pswarm.settings.train_config import TrainConfig
 
 DITHER_NAMES = ("dither6", "dither5", "dither4", "dither3", "dither2")
-CODEC_NAMES = ("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef", *DITHER_NAMES)
+NEAREST_FP4_NAMES = ("nvfp4", "mxfp4")
+"""The codecs of 4-bit floats that round to nearest: for activations alone."""
+FP4_NAMES = (*NEAREST_FP4_NAMES, "nvfp4-eden")
+CODEC_NAMES = (
+    *("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef"),
+    *DITHER_NAMES,
+    *FP4_NAMES,
+)
 """The codec registry's names; a test compares the two lists."""
 CODEC_KEYS_MAX = 16  # as many as a bundle has keys
 LINKED_CODEC_NAMES = ("int8-ef",)
@@ -43,7 +50,9 @@ STATE_SHARE = 0.1
 SCHEDULE = OneOf("cosine", "linear", "warmup-stable-decay", "constant")
 ANY_CODEC = OneOf(*CODEC_NAMES)
 ACTIVATION_CODEC = OneOf(*(name for name in CODEC_NAMES if name not in LINKED_CODEC_NAMES))
-AVERAGING_CODEC = OneOf(*(name for name in ACTIVATION_CODEC.choices if name not in DITHER_NAMES))
+AVERAGING_CODEC = OneOf(
+    *(name for name in ACTIVATION_CODEC.choices if name not in DITHER_NAMES + FP4_NAMES)
+)
 Share = Annotated[float, Between(0.0, 1.0)]
 Count = Annotated[int, Between(1, 65_536)]
 
@@ -154,12 +163,25 @@ class CodecConfig:
         check_entries("activation_keys", self.activation_keys, ACTIVATION_CODEC, CODEC_KEYS_MAX)
         check_entries("gradient_keys", self.gradient_keys, ANY_CODEC, CODEC_KEYS_MAX)
         chosen = self.gradient, *(entry.partition("=")[2] for entry in self.gradient_keys)
+        nearest = [name for name in chosen if name in NEAREST_FP4_NAMES]
+        if nearest:
+            raise ValueError(
+                f"{nearest[0]} is round-to-nearest below 8 bits, and sums of gradients would be "
+                'biased: choose "nvfp4-eden" or "dither4"'
+            )
         linked = [name for name in chosen if name in LINKED_CODEC_NAMES]
         if self.exact and linked:
             raise ValueError(
                 f"{linked[0]} adds the errors of earlier microbatches on a link, so no plain loop "
                 'could compute the weights: choose "dither4", or set codecs.exact = false'
             )
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All codecs that are set."""
+        single = (*self.activation_keys, *self.gradient_keys)
+        named = (entry.partition("=")[2] for entry in single)
+        return frozenset((self.activation, self.gradient, self.averaging, *named))
 
     def activation_of(self, key: str) -> str | None:
         """The codec that was set for one tensor of a bundle, if any."""

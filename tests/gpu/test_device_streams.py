@@ -14,6 +14,7 @@ from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 SHAPE = (64, 1 << 14)  # 4 MiB of float32
+KEY = bytes(range(8))
 BUSY_CYCLES = 500_000_000  # some tenths of a second
 FLOAT_CODECS = [codec for codec in CODECS if Dtype.FLOAT32 in codec.dtypes]
 
@@ -28,19 +29,19 @@ def pool_on_gpu() -> TensorPool:
 
 def sent(tensor, codec, pool):
     """As a push encodes it."""
-    todo = [TensorToEncode(tensor, codec)]
+    todo = [TensorToEncode(tensor, codec, KEY)]
     return pool.streams.aside(functools.partial(encode_bundle, todo, pool))[0]
 
 
 def received(encoded, pool):
     """As a push decodes it."""
-    place = decoder(encoded.meta, pool)
+    place = decoder(encoded.meta, pool, KEY)
     place.buffer[:] = encoded.data
     return pool.streams.decoded(place.finish)
 
 
 def plainly(encoded):
-    place = decoder(encoded.meta)
+    place = decoder(encoded.meta, key=KEY)
     place.buffer[:] = encoded.data
     return place.finish()
 
@@ -58,7 +59,7 @@ def test_a_codec_beside_a_busy_gpu_makes_the_bits_of_a_cpu_and_does_not_wait_for
     busy = not torch.cuda.default_stream().query()
 
     assert busy
-    assert bytes(encoded.data) == bytes(encode(here, codec.name, inline_bytes=0).data)
+    assert bytes(encoded.data) == bytes(encode(here, codec.name, inline_bytes=0, key=KEY).data)
     assert torch.equal(got.cpu(), plainly(encoded))
 
 
@@ -66,7 +67,7 @@ def test_a_codec_beside_a_busy_gpu_makes_the_bits_of_a_cpu_and_does_not_wait_for
 def test_memory_of_a_tensor_that_computing_still_reads_is_not_written_by_the_next(codec):
     """The compute thread lets go of each tensor long before the kernels that read it have begun."""
     pool = pool_on_gpu()
-    encoded = [encode(numbered(seed), codec.name, inline_bytes=0) for seed in range(8)]
+    encoded = [encode(numbered(seed), codec.name, inline_bytes=0, key=KEY) for seed in range(8)]
     expected = [plainly(each).double().sum().item() for each in encoded]
     for _ in range(10):
         torch.cuda._sleep(BUSY_CYCLES // 10)
@@ -86,7 +87,7 @@ async def test_many_threads_encode_decode_and_compute_without_a_wrong_bit():
         codec = FLOAT_CODECS[seed % len(FLOAT_CODECS)].name
         right = True
         for turn in range(30):
-            first = encode(numbered(100 * seed + turn), codec, inline_bytes=0)
+            first = encode(numbered(100 * seed + turn), codec, inline_bytes=0, key=KEY)
             x = received(first, pool)
             y = x * 2.0  # on the default stream, as a compute call
             z = x + y

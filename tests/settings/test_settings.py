@@ -196,7 +196,10 @@ runs = st.builds(
     ),
     codecs=st.builds(
         config.CodecConfig,
-        gradient=st.sampled_from(config.CODEC_NAMES),
+        activation=st.sampled_from(["bf16", *config.FP4_NAMES]),
+        gradient=st.sampled_from(
+            [name for name in config.CODEC_NAMES if name not in config.NEAREST_FP4_NAMES]
+        ),
         gradient_keys=st.sampled_from([(), ("x=int8-ef", "memory=raw")]),
         exact=st.just(False),
     ),
@@ -232,6 +235,17 @@ def test_a_codec_with_a_memory_is_for_runs_that_promise_less(chosen):
         config.CodecConfig(**chosen)
 
     assert config.CodecConfig(**chosen, exact=False).exact is False
+
+
+@pytest.mark.parametrize("name", config.NEAREST_FP4_NAMES)
+def test_gradients_are_not_rounded_to_the_nearest_of_four_bits(name):
+    for chosen in ({"gradient": name}, {"gradient_keys": (f"x={name}",)}):
+        with pytest.raises(
+            ValueError, match=f'{name} is round-to-nearest below 8 bits.* "dither4"'
+        ):
+            config.CodecConfig(**chosen)
+
+    assert config.CodecConfig(activation=name, gradient="nvfp4-eden").activation == name
 
 
 @given(runs)

@@ -45,7 +45,7 @@ async def test_tensors_arrive_in_their_order(codec):
     whole = [p.meta.encoded_bytes > len(p.meta.inline) for p in encoded]
     assert [t > 0 for t in incoming_transfers(b)] == [True] * sum(whole)
     assert [t.shape for t in got] == [t.shape for t in sent]
-    assert all(torch.allclose(x, y, atol=0.05) for x, y in zip(sent, got, strict=True))
+    assert all(torch.equal(round_trip(x, codec), y) for x, y in zip(sent, got, strict=True))
     assert budget.held_bytes == 0
     assert set(a.priorities) == {Priority.TENSOR}
 

@@ -16,6 +16,7 @@ from p2pswarm.tensors.codecs.cast import Cast
 from p2pswarm.tensors.codecs.codec import Codec, KeyedCodec, StatefulCodec
 from p2pswarm.tensors.codecs.dither import Dither
 from p2pswarm.tensors.codecs.exact import PlanesZstd, Raw
+from p2pswarm.tensors.codecs.fp4 import MxFp4, NvFp4, NvFp4Eden
 from p2pswarm.tensors.codecs.int8 import Int8, Int8ErrorFeedback
 from p2pswarm.tensors.codecs.meta import (
     INLINE_BYTES_MAX,
@@ -39,6 +40,9 @@ CODECS: tuple[Codec, ...] = (
     Dither(4, 9),
     Dither(3, 10),
     Dither(2, 11),
+    NvFp4(),
+    NvFp4Eden(),
+    MxFp4(),
 )
 BY_NAME = {codec.name: codec for codec in CODECS}
 BY_CODE = {codec.code: codec for codec in CODECS}

@@ -80,6 +80,9 @@ OF_CODEC = {
     "dither4": 0.25,
     "dither3": 0.6,
     "dither2": 1.0,
+    "nvfp4": 0.25,
+    "nvfp4-eden": 0.3,
+    "mxfp4": 0.35,
 }
 """Rounding of each codec, relative to the length of a tensor; a few times the usual."""
 

@@ -29,6 +29,7 @@ from p2pswarm.tensors.codecs.registry import (
 EXACT = ("raw", "planes-zstd")
 KEY = bytes(range(8))
 ROUGH = {"dither6": 0.3, "dither5": 0.6, "dither4": 1.2, "dither3": 2.5, "dither2": 6.0}
+ROUGH |= {"nvfp4": 0.1, "nvfp4-eden": 1.0, "mxfp4": 0.1}
 """More than the error of a value among ones; of other codecs it is less."""
 HALF_STEP = 0.5 * (1 + 1e-4)  # the rounding of scale and product, in units of a step
 
