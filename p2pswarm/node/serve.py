@@ -68,6 +68,7 @@ from p2pswarm.server.member_session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.config import EMULATED, NetworkConfig, NodeConfig, RunConfig, ServeConfig
 from p2pswarm.tensors.budget import Budget
+from p2pswarm.tensors.codecs.self_test import device_fault
 from p2pswarm.tensors.transfer import TensorTransfer
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
@@ -300,6 +301,7 @@ def stage_server(
 
 def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.device) -> Engine:
     """Return what computes a stage, or takes its time."""
+    check_codecs(run, device)
     if serve.device == EMULATED:
         return emulated_engine(run, stage, serve.emulated_forward_s, time.sleep)
     trust(serve.packages)
@@ -329,6 +331,15 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
         serve.recompute,
     )
     return torch_engine(run, stage, device, graphs, compiles=serve.compiled)
+
+
+def check_codecs(run: RunConfig, device: torch.device) -> None:
+    """Raise DeviceLost if a codec of the run does not do on this device what it should."""
+    if (fault := device_fault(run.codecs.names, device)) is not None:
+        other = "install another build of torch"
+        if device.type != "cpu":
+            other = f'set serve.device to another one, as "cpu", or {other}'
+        raise DeviceLost(f"{fault}: {other}")
 
 
 def free_for_stage(

@@ -1,13 +1,16 @@
-"""Freed memory stays with the process, where the C library can be told so."""
+"""A server's machine: freed memory, room for a stage, and codecs that its device gets right."""
 
+import dataclasses
 import subprocess
 import sys
 
 import pytest
+import torch
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.node.serve import free_for_stage
-from p2pswarm.settings.config import RunConfig
+from p2pswarm.models.compute.torch_device import DeviceLost
+from p2pswarm.node.serve import check_codecs, free_for_stage
+from p2pswarm.settings.config import CodecConfig, RunConfig
 
 PROGRAM = """
 from p2pswarm.node.serve import keep_freed_memory
@@ -59,3 +62,12 @@ def test_memory_of_the_stage_before_counts_as_free_once_it_is_collected():
     told = iter((1 * GB, 20 * GB))
 
     assert free_for_stage(RUN, 0, 9 * GB, lambda: next(told)) == 20 * GB
+
+
+def test_a_server_ends_with_codec_device_and_remedy():
+    codecs = CodecConfig(activation="raw", gradient="raw", gradient_keys=("memory=dither4",))
+    run = dataclasses.replace(RunConfig(), codecs=codecs)
+
+    with pytest.raises(DeviceLost, match=r"codec dither4 on meta .*: set serve.device to another"):
+        check_codecs(run, torch.device("meta"))
+    check_codecs(run, torch.device("cpu"))
