@@ -1,10 +1,13 @@
 """What each codec makes of Gaussian values: bytes, speed and error.
 
-    python bench/codecs.py [--mib 64] [--device cuda] [--json FILE]
+    python bench/codecs.py [--mib 64] [--device cuda] [--unbiased [--draws 4096]] [--json FILE]
 
 Speed is of the tensor's own bytes, the best of several rounds, in CPU time of one thread.
 Memory is used again, as between peers that stream tensors all the time. With `--device cuda` there
-is a second table: how long one tensor takes while the GPU computes, behind it and beside it.
+is a second table: how long one tensor takes while the GPU computes, behind it and beside it. With
+`--unbiased` there is one of the mean error of codecs with a key, over as many keys.
+
+The file has the speed of each codec with float32 under its name, and all `rows`.
 """
 
 import sys
@@ -15,14 +18,18 @@ import torch
 from results import command_line, write_json
 
 from p2pswarm.tensors.codecs.base import TORCH
-from p2pswarm.tensors.codecs.codec import Codec
+from p2pswarm.tensors.codecs.codec import Codec, CodecKind
 from p2pswarm.tensors.codecs.meta import Dtype
-from p2pswarm.tensors.codecs.registry import CODECS, EncodedTensor, decoder, encode
+from p2pswarm.tensors.codecs.registry import CODECS, EncodedTensor, decoder, encode, round_trip
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 
 ROUNDS = 7
+WIDTH = 1_024  # of a row
+KEY = bytes(8)
+DRAWS = 4_096
 SQUARE, PRODUCTS = 8_192, 20  # 22 TFLOP: a second at 22 TFLOP/s
 DTYPES = (Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT64)
+TINIEST = 2.0**-149
 IN_PLACE_MB_PER_S = 1e6  # past any memory: nothing was copied
 
 
@@ -44,14 +51,14 @@ def measure(codec: Codec, tensor: torch.Tensor) -> dict[str, Any]:
     pool = TensorPool(tensor.device)
 
     def pack() -> EncodedTensor:
-        return encode(tensor, codec.name, inline_bytes=0, pool=pool)
+        return encode(tensor, codec.name, inline_bytes=0, pool=pool, key=KEY)
 
     encoded = pack()
-    place = decoder(encoded.meta, pool)
+    place = decoder(encoded.meta, pool, KEY)
     place.buffer[:] = encoded.data
     error = (place.finish().double() - tensor.double()).abs()
     encode_s = best_s(pack, tensor.device)
-    decode_s = best_s(lambda: decoder(encoded.meta, pool), tensor.device)
+    decode_s = best_s(lambda: decoder(encoded.meta, pool, KEY), tensor.device)
     decode_s += best_s(place.finish, tensor.device)
     return {
         "codec": codec.name,
@@ -75,8 +82,8 @@ def beside_computing(codec: Codec, tensor: torch.Tensor) -> dict[str, Any]:
     square = torch.randn(SQUARE, SQUARE, device=tensor.device)
 
     def there_and_back() -> None:
-        encoded = encode(tensor, codec.name, inline_bytes=0, pool=pool)
-        place = decoder(encoded.meta, pool)
+        encoded = encode(tensor, codec.name, inline_bytes=0, pool=pool, key=KEY)
+        place = decoder(encoded.meta, pool, KEY)
         place.buffer[:] = encoded.data
         place.finish()
 
@@ -103,7 +110,7 @@ def beside_computing(codec: Codec, tensor: torch.Tensor) -> dict[str, Any]:
 def print_beside(device: torch.device, mib: int) -> list[dict[str, Any]]:
     """The second table."""
     rows = []
-    tensor = torch.randn((mib << 20) // 4, device=device)
+    tensor = torch.randn((mib << 20) // 4, device=device).view(-1, WIDTH)
     print(f"\nfloat32, there and back beside {PRODUCTS} products of {SQUARE} x {SQUARE}")
     print(f"{'codec':12} {'idle ms':>10} {'behind ms':>10} {'beside ms':>10}   done before them")
     for codec in (c for c in CODECS if Dtype.FLOAT32 in c.dtypes):
@@ -111,6 +118,49 @@ def print_beside(device: torch.device, mib: int) -> list[dict[str, Any]]:
         rows.append(row)
         print(f"{row['codec']:12} {row['idle_ms']:10.1f} {row['behind_ms']:10.1f}", end=" ")
         print(f"{row['beside_ms']:10.1f}   {'yes' if row['computing_left'] else 'no'}", flush=True)
+    return rows
+
+
+def unbiased(codec: Codec, tensor: torch.Tensor, draws: int) -> dict[str, Any]:
+    """The mean error of a tensor over keys, in standard errors and as a share of its length."""
+    exact = tensor.double()
+    total, square = torch.zeros_like(exact), torch.zeros_like(exact)
+    for draw in range(draws):
+        error = round_trip(tensor, codec.name, draw.to_bytes(8)).double() - exact
+        total += error
+        square += error.square()
+    mean, sigma = total / draws, (square / draws).sqrt() / draws**0.5
+    return {
+        "codec": codec.name,
+        "draws": draws,
+        "values": tensor.numel(),
+        "worst_sigma": (mean.abs() / sigma.clamp(min=TINIEST)).max().item(),
+        "sum_sigma": (mean.sum().abs() / sigma.square().sum().sqrt()).item(),
+        "bias": (mean.norm() / exact.norm()).item(),
+        "noise": (sigma.norm() / exact.norm()).item(),
+    }
+
+
+def print_unbiased(draws: int, device: torch.device) -> list[dict[str, Any]]:
+    """The table of mean errors; of 128 values one in 130 tables has one past 4 sigma by chance."""
+    plain = torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
+    spike = plain.clone()
+    spike[:, 5] = 100.0
+    tensors = {
+        "gaussian": plain,
+        "spike": spike,
+        "channels": plain * torch.linspace(0, 3, 64).exp(),
+        "denormal": plain * 1e-39,
+    }
+    rows = []
+    print(f"\nmean error over {draws} keys: its length, what chance makes of it, in sigmas")
+    print(f"{'codec':12} {'tensor':9} {'length':>9} {'chance':>9} {'worst':>6} {'sum':>6}")
+    for codec in (c for c in CODECS if c.kind is CodecKind.KEYED):
+        for name, tensor in tensors.items():
+            row = {"tensor": name, **unbiased(codec, tensor.to(device), draws)}
+            rows.append(row)
+            print(f"{row['codec']:12} {name:9} {row['bias']:9.1e} {row['noise']:9.1e}", end=" ")
+            print(f"{row['worst_sigma']:6.1f} {row['sum_sigma']:6.1f}", flush=True)
     return rows
 
 
@@ -122,6 +172,8 @@ def main() -> int:
     parser = command_line(__doc__)
     parser.add_argument("--mib", type=int, default=64, help="size of each tensor")
     parser.add_argument("--device", default="cpu", help="where the tensors live: cpu or cuda")
+    parser.add_argument("--unbiased", action="store_true", help="the mean error over keys as well")
+    parser.add_argument("--draws", type=int, default=DRAWS, help="of keys, with --unbiased")
     args = parser.parse_args()
     device = torch.device(args.device)
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -136,7 +188,7 @@ def main() -> int:
         kind = TORCH[dtype]
         values = (args.mib << 20) // torch.empty(0, dtype=kind).element_size()
         rng = torch.Generator(device).manual_seed(0)
-        tensor = torch.randn(values, generator=rng, device=device).to(kind)
+        tensor = torch.randn(values, generator=rng, device=device).to(kind).view(-1, WIDTH)
         for codec in (c for c in CODECS if dtype in c.dtypes):
             row = measure(codec, tensor)
             rows.append(row)
@@ -146,7 +198,14 @@ def main() -> int:
             print(f"{row['error_max']:10.1e} {row['error_rms']:10.1e}", flush=True)
     if device.type == "cuda":
         rows += print_beside(device, args.mib)
-    write_json(args.json, rows)
+    if args.unbiased:
+        rows += print_unbiased(args.draws, device)
+    speeds_of = {
+        row["codec"]: {"encode_mb_s": row["encode_mb_per_s"], "decode_mb_s": row["decode_mb_per_s"]}
+        for row in rows
+        if row.get("dtype") == "float32"
+    }
+    write_json(args.json, {**speeds_of, "rows": rows})
     return 0
 
 
