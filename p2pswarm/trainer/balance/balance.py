@@ -35,6 +35,7 @@ from p2pswarm.trainer.balance.move_preparation import (
     StageDecided,
     StopPreparing,
 )
+from p2pswarm.trainer.balance.work_shares import WorkShares
 from p2pswarm.trainer.members.membership import Member, Membership
 
 
@@ -147,6 +148,7 @@ class Balance:
         self._rule = Rebalancing(config.balance)
         self._costs = StageCosts(config.stages, MEMBERS_MAX, expected_costs(config))
         self._reported = ReportedLoads(config.stages)
+        self._shares = WorkShares()
         self._moving: dict[bytes, _OnItsWay] = {}
         """Those that were sent to another stage, and are not ready there."""
         self._prepared = PreparedMoves()
@@ -165,6 +167,10 @@ class Balance:
         told = self._reported.on_load(peer, member.stage, load, self._members.ready_count())
         if told.seconds is not None:
             self._costs.on_time(peer, member.stage, told.seconds)
+
+    def on_counts(self, counts: Mapping[Incarnation, int], size: int) -> None:
+        """A step of `size` microbatches is decided; `counts`: of the ready members."""
+        self._shares.on_step(counts, size)
 
     def on_join(self, peer: bytes, join: Join, now_s: float) -> Join:
         """Return what a server asks for, with the stage that it is to have."""
@@ -343,8 +349,9 @@ class Balance:
         Those that prepare count where they go: they are on their way.
         """
         members, costs = self._members, self._costs.costs()
+        believed = self._believed()
         servers = [
-            self._staged(one, costs, avoided)
+            self._staged(one, costs, believed.get(one.incarnation), avoided)
             for one in (*members.ready(), *members.waiting())
             if one.incarnation not in members.leaving
         ]
@@ -373,14 +380,29 @@ class Balance:
         room = [one.free_bytes for one in servers if one.free_bytes is not None]
         return 2 * sum(not beside_bytes(largest, free) for free in room) > len(servers)
 
+    def _believed(self) -> dict[Incarnation, float]:
+        """The rates of ready members in their stages, as far as they are believed."""
+        rates: dict[int, dict[Incarnation, float]] = {}
+        for one in self._members.ready():
+            told = self._reported.loads.get(one.incarnation.peer)
+            if told is not None and told.seconds is not None and told.stage == one.stage:
+                rates.setdefault(one.stage, {})[one.incarnation] = 1 / told.seconds
+        return {one: r for each in rates.values() for one, r in self._shares.believed(each).items()}
+
     def _staged(
-        self, member: Member, costs: tuple[float, ...], avoided: Callable[[bytes], bool]
+        self,
+        member: Member,
+        costs: tuple[float, ...],
+        rate: float | None,
+        avoided: Callable[[bytes], bool],
     ) -> StagedServer:
         peer = member.incarnation.peer
         bound = "was told which stage to serve" if member.pinned else ""
         if not bound and avoided(peer):
             bound = "fails at its work"
         speed, error = self._reported.speed(peer, costs)
+        if rate is not None:
+            speed = rate * costs[member.stage]
         told = self._reported.loads.get(peer)
         capacity = told.load.capacity if told else None
         targets = [m.target for m in self._prepared.moves if m.mover == member.incarnation]

@@ -24,9 +24,10 @@ from p2pswarm.trainer.coordinator.decision import FROM_THE_FIRST, CoordinatorSta
 from p2pswarm.trainer.coordinator.incarnations import Incarnations, MemberRecords
 from p2pswarm.trainer.coordinator.silence import Silence
 from p2pswarm.trainer.coordinator.step_end import StepEnd
-from p2pswarm.trainer.members.blame import Blame, FailedAttempt, UnreachablePairs
+from p2pswarm.trainer.members.blame import Blame, FailedAttempt
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.members.probation import Probation
+from p2pswarm.trainer.members.unreachable_pairs import UnreachablePairs
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import Loaded, RunBegun
 from p2pswarm.trainer.step.ledger import CountResult
@@ -58,12 +59,10 @@ class Coordinator:
         self._run = run
         members_max = members_that_fit(config.stages, config.batch.microbatches)
         self.members = Membership(config.stages, members_max=members_max, former=start.former)
-        self._step = Step(
-            start.version,
-            config,
-            secret,
-            Phase.GATHERING if start.gathers else Phase.FILLING,
-        )
+        phase = Phase.GATHERING if start.gathers else Phase.FILLING
+        self._step = Step(start.version, config, secret, phase)
+        self.timeout = self._step.timeout
+        """How long attempts take."""
         self._reductions = Reductions(former=start.former, ends=config.tied_ends)
         self.admission = Admission(run, config.stages, self.members, start)
         self._probation = Probation(start.averaged)
@@ -85,18 +84,9 @@ class Coordinator:
             balance=self._balance,
             probation=self._probation,
         )
-        self._incarnations = Incarnations(
-            config,
-            self.members,
-            self._step,
-            self._reductions,
-            records,
-            self._suspensions,
-            self._former_sums,
-        )
-        self._step_end = StepEnd(
-            config, run, self.members, self._step, self._reductions, records, self._incarnations
-        )
+        parts = self.members, self._step, self._reductions, records
+        self._incarnations = Incarnations(config, *parts, self._suspensions, self._former_sums)
+        self._step_end = StepEnd(config, run, *parts, self._incarnations)
         self._held = False
         self._actions: list[act.Action] = []
         self._asked = True
@@ -249,10 +239,15 @@ class Coordinator:
 
     # Inputs about microbatches.
 
-    def on_handoff(self, to: Incarnation, note: Handed, now_s: float) -> None:
-        """A microbatch was handed to the member `to`."""
+    def on_handoff(
+        self, to: Incarnation, note: Handed, now_s: float, by: Incarnation | None = None
+    ) -> None:
+        """A microbatch was handed to the member `to`; `by`: who says so, None: the trainer."""
+        teller = None
+        if by is not None and (teller := self.members.alive(by)) is None:
+            return  # what it had is given up already
         member = self.members.alive(to)
-        self._step.on_handoff(to, member.stage if member else None, note, now_s)
+        self._step.on_handoff(to, member.stage if member else None, note, now_s, teller)
         if self._due_s is not None and self._step.stealing.next_look_s < self._due_s:
             self._due_s = None
         self._follow_change(Change.NOTHING if member else Change.ATTEMPTS, now_s)
@@ -468,10 +463,11 @@ class Coordinator:
 
         The step does without it where its sum is soon made again: its averaging would wait, too.
         """
-        holders = self._step.give_up_stalled(self.members.ready, now_s)
-        if holders is None:
+        suspects = self._step.give_up_stalled(self.members.ready, now_s)
+        if suspects is None:
             return Effects()
-        reports = [one for each in holders for one in self._blame.on_stall(each, now_s)]
+        blame = self._blame.on_stall
+        reports = [one for each in suspects for one in blame(each.one, each.teller, now_s)]
         return Effects([*reports], Change.ATTEMPTS | Change.BLAME)
 
     def _end_unfenced(self, now_s: float) -> Effects:

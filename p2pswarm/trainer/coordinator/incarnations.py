@@ -13,9 +13,10 @@ from p2pswarm.trainer.balance.stage_coverage import StageCoverage
 from p2pswarm.trainer.coordinator.admission import Admission, NewlyReady
 from p2pswarm.trainer.coordinator.changes import Change, Effects
 from p2pswarm.trainer.coordinator.silence import Silence
-from p2pswarm.trainer.members.blame import Blame, UnreachablePairs
+from p2pswarm.trainer.members.blame import Blame
 from p2pswarm.trainer.members.membership import Member, Membership
 from p2pswarm.trainer.members.probation import Probation
+from p2pswarm.trainer.members.unreachable_pairs import UnreachablePairs
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import MemberLost, SumKept, SumVoided
 from p2pswarm.trainer.step.reduction import Reductions

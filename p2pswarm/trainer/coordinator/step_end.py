@@ -249,6 +249,9 @@ class StepEnd:
             for stage, gradient in reduction.gradients.items()
         }
         self._deciding = None
+        ready, ledger = self._members.ready(), step.ledger
+        counts = {m.incarnation: ledger.counted_by_one(m.incarnation) for m in ready}
+        self._balance.on_counts(counts, ledger.size)
         effects.actions += step.evaluation()
         effects.actions.append(step.report(decided.gradient_norm, rate))
         step.begin_next()

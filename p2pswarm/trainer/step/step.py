@@ -26,10 +26,10 @@ from p2pswarm.trainer.step.in_flight import (
     JobPhase,
     LaunchPace,
     MicrobatchJob,
-    WorkStealing,
 )
 from p2pswarm.trainer.step.ledger import CountResult, StepLedger
 from p2pswarm.trainer.step.result_checks import OPINIONS_MAX, Quarantine, ResultChecks, SpotChecks
+from p2pswarm.trainer.step.stalls import StallSuspect, WorkStealing
 from p2pswarm.trainer.step.sums import StepSums, mean_loss
 
 FENCE_S = 10.0  # an event loop answers at once; a lost packet or two may come in between
@@ -172,13 +172,14 @@ class Step:
         self._config = config
         self._stages = config.stages
         self._patient = config.on_stage_lost != "end"
-        self._timeout = AttemptTimeout()
+        self.timeout = AttemptTimeout()
+        """It learns over all steps."""
         self._fence_limits = AnswerLimits(FENCE_S, FENCE_MAX_S)
         self._quarantine = Quarantine(config.batch.microbatches)
         self._checks = SpotChecks(config, secret)
         self._spot_checks = config.spot_check_share > 0
         self.pace = LaunchPace()
-        """It learns over all steps."""
+        """It too."""
         self.stealing = WorkStealing(self._stages)
         """It too."""
         self._given_up: list[act.CancelLaunch] = []
@@ -195,7 +196,7 @@ class Step:
         held_out = range(batch.evaluate_microbatches if evaluate else 0)
         jobs = [MicrobatchJob(EVALUATION_BASE + i, Work.EVALUATE) for i in held_out]
         jobs += [MicrobatchJob(first + i, Work.FORWARD) for i in range(size)]
-        self.in_flight = InFlight(jobs, self._timeout)
+        self.in_flight = InFlight(jobs, self.timeout)
         self.sums = StepSums(number, self.ledger, self.in_flight)
         self.result_checks = ResultChecks(
             number, self.in_flight, self.ledger, self._quarantine, self._checks
@@ -229,14 +230,32 @@ class Step:
         """Return whom the newest attempt of a microbatch was handed to."""
         return job.path if (job := self.in_flight.job(microbatch)) else []
 
-    def on_handoff(self, to: Incarnation, stage: int | None, note: Handed, now_s: float) -> None:
-        """An attempt went to the incarnation `to` of a stage; None: it ended, so it is given up."""
+    def on_handoff(
+        self,
+        to: Incarnation,
+        stage: int | None,
+        note: Handed,
+        now_s: float,
+        by: Member | None = None,
+    ) -> None:
+        """An attempt went to the incarnation `to` of a stage; None: it ended, so it is given up.
+
+        `by`: the member that says so; None: the trainer. It hands on only to the next stage, and
+        only what it has itself. Its note may overtake the one that tells that it has it.
+        """
         job = self._running(note.step, note.microbatch, note.attempt)
         if job is None:
             return
+        if by is not None:
+            holder = self.stealing.holder(job, by.stage)
+            known = holder == by.incarnation
+            if not known and (holder is not None or stage is None):
+                return
+            if stage is not None and stage != by.stage + 1:
+                return
         if stage is not None:
             self.in_flight.on_handoff(job, to)
-            self.stealing.on_handoff(job, stage, to, now_s)
+            self.stealing.on_handoff(job, stage, to, now_s, by.incarnation if by else None)
         else:
             self._give_up(job, "the server it was handed to is gone")
 
@@ -284,20 +303,26 @@ class Step:
 
     def give_up_stalled(
         self, ready: Callable[[int], Sequence[Member]], now_s: float
-    ) -> list[Incarnation] | None:
+    ) -> list[StallSuspect] | None:
         """Give up what idle servers do sooner; `ready`: those of a stage.
 
-        Returns those who had it and whose sum is soon made again: sooner than they may finish, if
-        they take as long again as they have. None if nothing is given up.
+        Returns who may be at fault and whose sum is soon made again: in the time that the stall has
+        lasted. So leaving them out costs the step as much again at most. None if nothing is given
+        up.
         """
         stalled = self.stealing.stalled(self.in_flight.running, ready, now_s)
         for one in stalled:
             self._give_up(one.job, "a server had it for long, and another of its stage no work")
-        took = {one.holder: one for one in stalled}
+        holders = dict.fromkeys(one.holder for one in stalled if not one.early)
+        suspects = self.stealing.suspects(holders, now_s)
+        stages = {
+            member.incarnation: stage for stage in range(self._stages) for member in ready(stage)
+        }
         spared = [
-            holder
-            for holder, one in took.items()
-            if self.sums.redo_s(holder, one.stage, now_s) <= one.took_s
+            each
+            for each in suspects
+            if (stage := stages.get(each.one)) is not None
+            and self.sums.redo_s(each.one, stage, now_s) <= each.cost_s
         ]
         return spared if stalled else None
 
