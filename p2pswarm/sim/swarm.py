@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import PeerId
+from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES
@@ -276,8 +277,16 @@ class SimSwarm:
     def _machine_at(self, seat: int) -> SimMachine:
         return self.machines[self._seats[seat - self.config.trainers]]
 
-    def join(self, before: SimMachine | None = None, device: SimDevice | None = None) -> SimMachine:
-        """Start a server, as a new peer or as one that was here; on `device`, or the next one."""
+    def join(
+        self,
+        before: SimMachine | None = None,
+        device: SimDevice | None = None,
+        through: Callable[[Rpc], Rpc] = lambda rpc: rpc,
+    ) -> SimMachine:
+        """Start a server, as a new peer or as one that was here; on `device`, or the next one.
+
+        `through`: what its calls go through, as those of a server that lies.
+        """
         config, number = self.config, len(self.machines)
         if device is None:
             device = self._device(number)
@@ -296,7 +305,7 @@ class SimSwarm:
         share, chance = config.wrong.get(number, 0.0), random.Random(f"{config.seed} {number}")
         wrong = (lambda: chance.random() < share) if share else (lambda: False)
         context = ServerContext(
-            rpc=rpc,
+            rpc=through(rpc),
             tensors=TensorTransfer(Budget()),
             run=config.run,
             run_id=self._run_id,
