@@ -105,7 +105,7 @@ class SimSwarm:
         self.heard: Callable[[Report], None] = lambda _report: None
         """Called with each report of a trainer that leads."""
         self.between: Callable[[int, Rpc], Rpc] = lambda _number, rpc: rpc
-        """Puts something between a server and its links, by the order in which servers come."""
+        """Puts something between a server and its calls, by the order in which servers come."""
         self.open = asyncio.Event()
         """Set once the trainers are there: servers may join."""
         self._told_of = counted

@@ -230,6 +230,29 @@ def test_one_that_rejoins_a_stage_that_is_full_by_now_is_given_another():
     assert (assign.message.stage, assign.message.keep) == (1, False)
 
 
+def test_who_was_given_nothing_counts_nothing_and_is_out():
+    """A stranger could count what others compute, and have each of them put out for it."""
+    play = Play()
+    ann, bob = play.serve("a"), play.join("b")
+
+    play.count(bob, 0)
+    play.count(ann, 0)
+
+    assert [evict.incarnation for evict in play.seen(act.Evict)] == [bob]
+    assert play.coordinator.members.alive(ann)
+
+
+def test_of_two_that_count_one_microbatch_that_one_is_out_that_it_was_not_handed_to():
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.hand(ann, 0)
+
+    play.count(bob, 0)
+    play.count(ann, 0)
+
+    assert [evict.incarnation for evict in play.seen(act.Evict)] == [bob]
+
+
 def test_a_thousand_joins_of_one_peer_are_one_member():
     play = Play()
     for _ in range(1000):

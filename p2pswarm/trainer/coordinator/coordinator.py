@@ -21,7 +21,12 @@ from p2pswarm.trainer.balance.stage_coverage import StageCoverage
 from p2pswarm.trainer.coordinator.admission import Admission
 from p2pswarm.trainer.coordinator.changes import Change, Effects, Rule
 from p2pswarm.trainer.coordinator.decision import FROM_THE_FIRST, CoordinatorStart
-from p2pswarm.trainer.coordinator.incarnations import Incarnations, MemberRecords
+from p2pswarm.trainer.coordinator.incarnations import (
+    CLASH,
+    NEVER_GIVEN,
+    Incarnations,
+    MemberRecords,
+)
 from p2pswarm.trainer.coordinator.silence import Silence
 from p2pswarm.trainer.coordinator.step_end import StepEnd
 from p2pswarm.trainer.members.blame import Blame, FailedAttempt
@@ -34,8 +39,6 @@ from p2pswarm.trainer.step.ledger import CountResult
 from p2pswarm.trainer.step.reduction import Reductions
 from p2pswarm.trainer.step.step import Phase, Step
 from p2pswarm.trainer.step.sums import FormerSums, Suspensions
-
-CLASH = "it counted a microbatch that another had counted"
 
 
 class Coordinator:
@@ -255,13 +258,15 @@ class Coordinator:
     def on_count(self, by: Incarnation, note: Counted, now_s: float) -> None:
         """A server has a microbatch in its sum, or has passed its gradient on."""
         change = Change.NOTHING
-        if member := self.members.alive(by):
+        if self._incarnations.never_given(by, note.microbatch):
+            self._take(self._incarnations.end_false(by, NEVER_GIVEN, now_s))
+        elif member := self.members.alive(by):
             result = self._step.on_count(by, member.stage, note, now_s)
             self._blame.on_count(by, self._step.path(note.microbatch))
             if self._blame.servers.pardoned():
                 change = Change.BLAME
             if result is CountResult.CLASH:
-                self._take(self._incarnations.evict(by, CLASH, now_s))
+                self._take(self._incarnations.end_clash(by, member.stage, note, now_s))
             elif result is CountResult.CHECK:
                 change |= Change.WORK | Change.ATTEMPTS
             elif result is CountResult.LAST:
@@ -375,7 +380,7 @@ class Coordinator:
         """Act on whatever is due."""
         effects = Effects(changes=Change.TIME)
         if now_s >= self._step.fences.deadline_s:
-            effects += self._end_unfenced(now_s)
+            effects += self._incarnations.end_unfenced(now_s)
         waiting_for = self._step, self._reductions.reduction
         spares = partial(self.admission.spares, step=self.step)
         for one in self.silence.to_evict(*waiting_for, spares, now_s):
@@ -470,17 +475,6 @@ class Coordinator:
         reports = [one for each in suspects for one in blame(each.one, each.teller, now_s)]
         return Effects([*reports], Change.ATTEMPTS | Change.BLAME)
 
-    def _end_unfenced(self, now_s: float) -> Effects:
-        """Evict the members that have not answered a fence, unless they may come back."""
-        effects = Effects()
-        for one in self._step.fences.overdue(now_s):
-            if not self.silence.may_come_back(one, now_s):
-                self._step.fences.on_timeout(one)
-                self._probation.on_death(one.peer, now_s)
-                effects += self._incarnations.evict(one, "it did not answer a fence", now_s)
-        self._step.fences.wait_longer(now_s)
-        return effects
-
     def _settle_fences(self, now_s: float) -> Effects:
         """Close a round that all members have answered, and open the next."""
         step = self._step
@@ -501,7 +495,8 @@ class Coordinator:
         if not step.fences.due:
             return effects
         incarnations = [m.incarnation for m in self.members.ready()]
-        work = step.fences.begin(incarnations, now_s)
+        new = [one for one in incarnations if not self._probation.proven(one.peer)]
+        work = step.fences.begin(incarnations, now_s, new)
         effects.changes |= Change.ATTEMPTS
         for one in incarnations:
             fence = Fence(self._run, step.number, one.number, work)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import Assigned, HeldSum, Join
+from p2pswarm.run.messages.microbatch import Counted
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance import Balance
 from p2pswarm.trainer.balance.stage_coverage import StageCoverage
@@ -24,6 +25,9 @@ from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
 from p2pswarm.trainer.step.step import Phase, Step
 from p2pswarm.trainer.step.sums import FormerSums, Suspensions
 
+CLASH = "it counted a microbatch that another had counted"
+NEVER_GIVEN = "it says that it counted a microbatch, and was given none"
+UNFENCED = "it did not answer a fence"
 WITHOUT_ITS_SUM = "it has joined without the sum that it had"
 
 
@@ -117,6 +121,51 @@ class Incarnations:
         """End an incarnation that has spoiled an averaging."""
         failures = self._blame.on_averaging_failure(one, reason, now_s)
         return Effects([*failures], Change.BLAME) + self.evict(one, reason, now_s)
+
+    def never_given(self, by: Incarnation, microbatch: int) -> bool:
+        """Return whether a member was never ready, holds no sum, and was handed nothing."""
+        member, step = self._members.alive(by), self._step
+        idle = member is not None and not member.ready and by not in step.ledger.counting
+        return idle and by not in step.path(microbatch)
+
+    def end_clash(self, by: Incarnation, stage: int, note: Counted, now_s: float) -> Effects:
+        """End one of two that have counted a microbatch: the one that it was not handed to.
+
+        Whoever lies could else have all others put out, by being the first to say so.
+        """
+        path = self._step.path(note.microbatch)
+        holder = self._step.ledger.holder(note.microbatch, stage)
+        false = holder if holder is not None and by in path and holder not in path else by
+        handed = false in path
+        ended = self.evict(false, CLASH, now_s) if handed else self.end_false(false, CLASH, now_s)
+        effects = Effects(changes=Change.WORK) + ended
+        if false != by:
+            self._step.on_count(by, stage, note, now_s)
+        return effects
+
+    def end_false(self, one: Incarnation, why: str, now_s: float) -> Effects:
+        """End a member that says what no honest one does; it gets no work for a while."""
+        found = self._blame.on_breach(one, why, now_s)
+        return Effects([*found], Change.BLAME) + self.evict(one, why, now_s)
+
+    def end_unfenced(self, now_s: float) -> Effects:
+        """Evict the members that have not answered a fence, unless they may come back.
+
+        One that says a word each half second, and does not answer, has no slow road. If others can
+        do its work, it has no longer the next time, and gets none for a while.
+        """
+        effects = Effects()
+        for one in self._step.fences.overdue(now_s):
+            if not self._records.silence.may_come_back(one, now_s):
+                self._records.probation.on_death(one.peer, now_s)
+                speaks = self._records.silence.speaks(one, now_s)
+                found = self._blame.on_breach(one, UNFENCED, now_s) if speaks else []
+                if not found:
+                    self._step.fences.on_timeout(one)
+                effects += Effects([*found], Change.BLAME)
+                effects += self.evict(one, UNFENCED, now_s)
+        self._step.fences.wait_longer(now_s)
+        return effects
 
     def end_misfits(self, now_s: float) -> Effects:
         """Evict the members that fail all the time, or hold other weights than their stage."""
@@ -291,6 +340,7 @@ class Incarnations:
             return False  # the step waits for what it holds
         return (
             self._blame.servers.avoided(peer, now_s)
+            or self._blame.averaging.left_out(peer)
             or bool(self._records.pairs.unreachable_from(member))
             or self._on_probation(member, now_s)
         )

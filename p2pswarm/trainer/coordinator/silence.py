@@ -110,6 +110,10 @@ class Silence:
         deaf = now_s < self._deaf_s.get(one, -math.inf) + NOT_HEARD_S
         return deaf or now_s >= heard_s + self.limit_s(one.peer)
 
+    def speaks(self, one: Incarnation, now_s: float) -> bool:
+        """Return whether a member has said something just now, and hears us as far as it says."""
+        return not self.silent(one, now_s) and now_s < self._heard_s.get(one, -math.inf) + LATELY_S
+
     def may_come_back(self, one: Incarnation, now_s: float) -> bool:
         """Return whether a member is silent, and not for longer than a link would last."""
         heard_s = self._heard_s.get(one, math.inf)

@@ -10,7 +10,8 @@ from enum import Enum, IntEnum
 from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import MEMBERS_MAX
-from p2pswarm.trainer.members.membership import Membership
+from p2pswarm.trainer.members.averaging_suspects import AveragingSuspects
+from p2pswarm.trainer.members.membership import Member, Membership
 from p2pswarm.trainer.reports.reports import (
     NotFiniteThere,
     RoadBroken,
@@ -117,6 +118,12 @@ class FailingServers:
         history.until_s = now_s + pause_s
         self.forget((peer,))
         return pause_s
+
+    def pardon(self, peer: bytes) -> None:
+        """Drop the pause of a server that was not at fault."""
+        if found := self._histories.get(peer):
+            found.until_s, found.pauses = float("-inf"), max(0, found.pauses - 1)
+            self._pardoned = True
 
     def avoided(self, peer: bytes, now_s: float) -> bool:
         """Return whether a server is to get no work now, if another can do it."""
@@ -293,6 +300,7 @@ class Blame:
         self._words = SingleWords()
         self._pairs = FailedPairs(words=self._words)
         self.servers = FailingServers()
+        self.averaging = AveragingSuspects()
 
     def condemned(self) -> list[int]:
         """The microbatches that are not finite on any path; drained by reading."""
@@ -336,6 +344,14 @@ class Blame:
         assert member is not None, "both can be spared"
         pause_s = self._pause(one, "it is far slower than others of its stage", now_s)
         return [ServerTooSlow(one, member.stage, pause_s)]
+
+    def on_breach(self, one: Incarnation, why: str, now_s: float) -> list[BlameReport]:
+        """Hear that a server does what no honest one does; it is ended anyway."""
+        member = self._members.alive(one)
+        if member is None or not self._can_be_spared(one, now_s):
+            return []
+        pause_s = self.servers.avoid(one.peer, now_s)
+        return [ServerFails(one, member.stage, 1, why, pause_s)]
 
     def on_wrong_result(self, found: WrongResult, now_s: float) -> WrongResult:
         """A spot check has found a server: return it with its pause, if it can be spared."""

@@ -4,7 +4,7 @@ Errors:  notes of another step or of attempts that are over change nothing.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
 from p2pswarm.progress.events import HeldOut
@@ -33,6 +33,7 @@ from p2pswarm.trainer.step.stalls import StallSuspect, WorkStealing
 from p2pswarm.trainer.step.sums import StepSums, mean_loss
 
 FENCE_S = 10.0  # an event loop answers at once; a lost packet or two may come in between
+FENCE_NEWCOMER_S = 3.0  # of one that has yet to prove itself: it holds little, and all wait
 FENCE_MAX_S = 60.0  # of one that was slow before: a link that is full for so long carries nothing
 FENCE_BATCH = 1024  # the limit of `Fence.work`
 
@@ -48,6 +49,8 @@ class Fences:
 
     def __init__(self, limits: AnswerLimits) -> None:
         self._limits = limits
+        self._newcomers: frozenset[Incarnation] = frozenset()
+        """Those of the round that have less time."""
         self._next: dict[int, MicrobatchJob] = {}
         self._probe = False
         self._open: dict[int, MicrobatchJob] | None = None
@@ -94,10 +97,17 @@ class Fences:
 
     def limit_s(self, one: Incarnation) -> float:
         """Return how long a member may take to answer."""
-        return self._limits.limit_s(one.peer)
+        limit_s = self._limits.limit_s(one.peer)
+        return FENCE_NEWCOMER_S if one in self._newcomers and limit_s <= FENCE_S else limit_s
 
-    def begin(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...]:
+    def begin(
+        self,
+        incarnations: list[Incarnation],
+        now_s: float,
+        newcomers: Iterable[Incarnation] = (),
+    ) -> tuple[FencedWork, ...]:
         """Open a round over `incarnations`; returns what to tell each of them."""
+        self._newcomers = frozenset(newcomers)
         self._probe = False
         self._open = dict(list(self._next.items())[:FENCE_BATCH])
         for microbatch in self._open:
