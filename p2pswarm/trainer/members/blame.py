@@ -11,7 +11,7 @@ from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import MEMBERS_MAX
 from p2pswarm.trainer.members.averaging_suspects import AveragingSuspects
-from p2pswarm.trainer.members.membership import Member, Membership
+from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.reports.reports import (
     NotFiniteThere,
     RoadBroken,
