@@ -148,7 +148,7 @@ class Trainer:
     ) -> None:
         self._refusals.close()
         self.watch.stop()
-        self._handover.stop()
+        self._handover.close()
         self._rollback.close()
         ended = self._ended.result() if self._ended.done() else None
         over = ended is not None or not (self._roll.standbys or self._context.chain.lasts)
@@ -410,7 +410,7 @@ class Trainer:
 
     def _over(self, finished: RunFinished) -> None:
         self._refusals.close()
-        self._handover.stop()
+        self._handover.close()
         if not self._ended.done():
             self._ended.set_result(finished)
             self._context.report(finished)
