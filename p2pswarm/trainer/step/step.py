@@ -297,7 +297,7 @@ class Step:
         spared = [
             holder
             for holder, one in took.items()
-            if self.sums.redo_s(holder, one.stage, now_s) <= one.took_s
+            if self.sums.redo_s(holder, one.stage) <= one.took_s
         ]
         return spared if stalled else None
 
@@ -452,6 +452,8 @@ class Step:
         """Enter a contribution, and finish the job if it was the last one missing."""
         result = self.ledger.count(microbatch, stage, incarnation)
         job = self.in_flight.job(microbatch)
+        if result is CountResult.NEW:
+            self.sums.on_count(stage, now_s)
         if result is CountResult.NEW and job and self.ledger.all_counted(microbatch):
             self._finish(job, now_s)
             return CountResult.LAST
