@@ -162,8 +162,8 @@ class ChainNode:
 
         It may be anybody: a trainer that was away may know nobody that votes now.
         """
-        peer = contact.peer
-        if peer is not None and peer.raw not in self._fetching and self._overheard < OVERHEARD_MAX:
+        peer, room = contact.peer, not self._closed and self._overheard < OVERHEARD_MAX
+        if peer is not None and peer.raw not in self._fetching and room:
             self._fetching.add(peer.raw)
             self._overheard += 1
             self._start(self._overhear(peer.raw, contact))

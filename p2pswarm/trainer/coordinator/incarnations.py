@@ -253,7 +253,7 @@ class Incarnations:
         records.balance.on_end(one, now_s)
         step.pace.on_end(one)
         effects, voided = Effects(changes=Change.ENDED), 0
-        if returns and self._suspend(member, now_s, silent=silent):
+        if returns and self._suspend(member, silent=silent):
             effects.actions.append(act.Probe(member.record))
             step.suspend(one)
         else:
@@ -266,14 +266,14 @@ class Incarnations:
             effects.actions.append(MemberLost(one, member.stage, reason, voided))
         return effects
 
-    def _suspend(self, member: Member, now_s: float, *, silent: bool) -> bool:
+    def _suspend(self, member: Member, *, silent: bool) -> bool:
         """Return whether a member's sum is kept for a moment; one being decided stays as it is."""
         if self._step.phase in (Phase.DECIDING, Phase.ENDED) or self._config.spot_check_share:
             return False
         one = member.incarnation
         if one not in self._step.ledger.counting:
             return False
-        redo_s = self._step.sums.redo_s(one, member.stage, now_s)
+        redo_s = self._step.sums.redo_s(one, member.stage)
         return self._suspensions.begin(one, member.stage, silent=silent, redo_s=redo_s)
 
     def _void(self, one: Incarnation, reason: str, now_s: float) -> Effects:

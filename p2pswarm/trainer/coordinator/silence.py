@@ -54,6 +54,8 @@ class Silence:
         """Time at which a standby said last that a member hears nothing from us."""
         self._look_s = math.inf
         """Time to look at those."""
+        self._quiet = False
+        """True if the trainer itself says nothing to its members."""
         self._unheard_s: dict[Incarnation, float] = {}
         """Time since which a member says itself that it hears nothing from us."""
         self._left_s: dict[bytes, float] = {}
@@ -76,8 +78,17 @@ class Silence:
         if LEARNED * pause_s > SILENT_S and pause_s <= SILENT_MAX_S:
             self._longest_s[one.peer] = max(self._longest_s.get(one.peer, 0.0), pause_s)
 
+    def on_quiet(self, *, quiet: bool) -> None:
+        """The trainer itself says nothing to members: no wonder that they hear nothing."""
+        if quiet != self._quiet:
+            self._quiet = quiet
+            self._deaf_s.clear()
+            self._unheard_s.clear()
+
     def on_deaf_members(self, deaf: Iterable[Incarnation], now_s: float) -> None:
         """A standby says that these members hear nothing from us; former ones are passed over."""
+        if self._quiet:
+            return
         recent_s = now_s - NOT_HEARD_S
         self._deaf_s = {one: said_s for one, said_s in self._deaf_s.items() if said_s > recent_s}
         self._deaf_s |= dict.fromkeys((one for one in deaf if one in self._heard_s), now_s)
@@ -85,7 +96,7 @@ class Silence:
 
     def on_unheard_time(self, one: Incarnation, for_s: float, now_s: float) -> None:
         """A member says for how long it has heard nothing from us."""
-        if for_s < SILENCE_S or one not in self._heard_s:
+        if self._quiet or for_s < SILENCE_S or one not in self._heard_s:
             self._unheard_s.pop(one, None)
         elif now_s >= self._unheard_s.setdefault(one, now_s) + SAID_AGAIN_S:
             self.on_deaf_members([one], now_s)

@@ -332,7 +332,7 @@ class Step:
             each
             for each in suspects
             if (stage := stages.get(each.one)) is not None
-            and self.sums.redo_s(each.one, stage, now_s) <= each.cost_s
+            and self.sums.redo_s(each.one, stage) <= each.cost_s
         ]
         return spared if stalled else None
 
@@ -487,6 +487,8 @@ class Step:
         """Enter a contribution, and finish the job if it was the last one missing."""
         result = self.ledger.count(microbatch, stage, incarnation)
         job = self.in_flight.job(microbatch)
+        if result is CountResult.NEW:
+            self.sums.on_count(stage, now_s)
         if result is CountResult.NEW and job and self.ledger.all_counted(microbatch):
             self._finish(job, now_s)
             return CountResult.LAST
