@@ -411,6 +411,7 @@ class Coordinator:
                 self._suspensions.next_deadline_s(),
                 self._former_sums.next_deadline_s(now_s),
                 self._blame.servers.next_deadline_s(now_s),
+                self._probation.next_deadline_s(now_s),
                 reduction.deadline_s if reduction is not None else None,
                 self._step.in_flight.next_deadline_s(now_s) if filling else None,
                 self._step.stealing.next_look_s if filling else None,

@@ -51,6 +51,10 @@ class Probation:
             self._pause_s = min(PAUSE_MAX_S, max(PAUSE_FIRST_S, 2.0 * self._pause_s))
             self._until_s = now_s + self._pause_s
 
+    def next_deadline_s(self, now_s: float) -> float | None:
+        """Return when the pause ends, while there is one."""
+        return self._until_s if self._until_s > now_s else None
+
     def holds(self, peer: bytes, ready: Iterable[bytes], counted: float, now_s: float) -> bool:
         """Return whether a newcomer is to wait; one that comes back the first time is none.
 

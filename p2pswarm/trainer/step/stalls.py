@@ -5,7 +5,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from p2pswarm.base.estimates import Ema
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.trainer.members.membership import Member
 from p2pswarm.trainer.step.in_flight import MEASURED, MicrobatchJob
@@ -13,10 +12,12 @@ from p2pswarm.trainer.step.in_flight import MEASURED, MicrobatchJob
 SHARED_MIN = 3  # of one server: to launch two again costs about as much as to wait for them
 HANDED_ON_MAX = 4  # times in a step: what is lost each time is at most a forward in each stage
 LOOK_S = 0.5  # between two looks for what is stalled
-PACE_SMOOTHING = 0.2  # of a server's pace: about its last five
+PACE_SAMPLES = 5  # of a server's pace; of fewer than `SHARED_MIN` nothing follows
 STALL_SAMPLES = 8  # fewer say little of the slowest twentieth
 STALLED = 4.0  # times the 95th percentile of the stage
-STALLED_MOST = 16.0  # times its median: one that takes ever longer raises the percentile
+STALLED_MOST = (
+    16.0  # times its 75th: one that takes ever longer raises the 95th, and finishes little
+)
 NAMED_MIN = 2  # servers that finish nothing of what one member says that they have
 STALLED_LEAST_S = 1.0  # below this a pause of the garbage collector or the kernel would count
 STALLED_FIRST_S = 2.0  # while a stage is not measured: first passes are slow
@@ -109,8 +110,8 @@ class WorkStealing:
         self._moved: Counter[int] = Counter()
         self._stalls: dict[Incarnation, _Stall] = {}
         """Of the servers that were stalled in this step."""
-        self._pace_s: dict[Incarnation, Ema] = {}
-        """How long each takes from one thing that it finishes to the next, while it has any."""
+        self._pace_s: dict[Incarnation, deque[float]] = {}
+        """How long each took from one thing that it finished to the next, while it had any."""
         self._held: dict[int, _Holding] = {}
         self.next_look_s = math.inf
         """Time to ask what is stalled; infinite while nobody has anything."""
@@ -237,7 +238,7 @@ class WorkStealing:
             return STALLED_FIRST_S
         ordered = sorted(measured)
         slow_s = ordered[int(0.95 * (len(measured) - 1))]
-        most_s = STALLED_MOST * ordered[len(ordered) // 2]
+        most_s = STALLED_MOST * ordered[int(0.75 * (len(measured) - 1))]
         return max(STALLED_LEAST_S, min(STALLED * slow_s, most_s))
 
     def _named_by_one(self, jobs: Sequence[StalledJob], limit_s: float) -> list[StalledJob]:
@@ -258,8 +259,11 @@ class WorkStealing:
             by_holder.setdefault(one.holder, []).append(one)
         late = []
         for holder, queue in by_holder.items():
-            pace_s = pace.value if (pace := self._pace_s.get(holder)) else None
-            if pace_s is None or pace_s < slow_s:
+            paces_s = sorted(self._pace_s.get(holder, ()))
+            if len(paces_s) < SHARED_MIN:
+                continue
+            pace_s = paces_s[len(paces_s) // 2]
+            if pace_s < slow_s:
                 continue
             later = queue[1:] if len(queue) >= SHARED_MIN else []
             for place, one in enumerate(later, start=2):
@@ -281,6 +285,7 @@ class WorkStealing:
         if held.holder is not None:
             took_s = self._took(held, now_s)
             self._took_s[held.stage].append(took_s)
-            self._pace_s.setdefault(held.holder, Ema(PACE_SMOOTHING)).add(took_s)
+            pace_s = self._pace_s.setdefault(held.holder, deque(maxlen=PACE_SAMPLES))
+            pace_s.append(took_s)
             self._finished_s[held.holder] = now_s
         held.holder, held.stage, held.since_s = held.servers.get(stage), stage, now_s
