@@ -234,5 +234,5 @@ def test_the_end_of_a_step_from_its_last_count_to_the_next_launch(capsys):
 
     end = run.files()
     assert run.coordinator.step == 2
-    assert len(end) <= 21
+    assert len(end) <= 22
     show(capsys, "step end", end)

@@ -385,8 +385,7 @@ class Coordinator:
         spares = partial(self.admission.spares, step=self.step)
         for one in self.silence.to_evict(*waiting_for, spares, now_s):
             reason = "it is silent, and the step waits for it"
-            self._probation.on_death(one.peer, now_s)
-            effects += self._incarnations.evict(one, reason, now_s)
+            effects += self._incarnations.evict_dead(one, reason, now_s)
         effects += self._step_end.on_deadline(now_s)
         for one, reason in self.admission.overdue(now_s):
             effects += self._incarnations.evict(one, reason, now_s)
@@ -411,6 +410,7 @@ class Coordinator:
                 self._suspensions.next_deadline_s(),
                 self._former_sums.next_deadline_s(now_s),
                 self._blame.servers.next_deadline_s(now_s),
+                self._probation.next_deadline_s(now_s),
                 reduction.deadline_s if reduction is not None else None,
                 self._step.in_flight.next_deadline_s(now_s) if filling else None,
                 self._step.stealing.next_look_s if filling else None,
@@ -480,8 +480,7 @@ class Coordinator:
         for one in self._step.fences.overdue(now_s):
             if not self.silence.may_come_back(one, now_s):
                 self._step.fences.on_timeout(one)
-                self._probation.on_death(one.peer, now_s)
-                effects += self._incarnations.evict(one, "it did not answer a fence", now_s)
+                effects += self._incarnations.evict_dead(one, "it did not answer a fence", now_s)
         self._step.fences.wait_longer(now_s)
         return effects
 
@@ -537,11 +536,11 @@ class Coordinator:
             effects += self._incarnations.end_unfit(newly.differing, now_s)
         return effects
 
-    def _begin_run(self, _now_s: float) -> Effects | None:
+    def _begin_run(self, now_s: float) -> Effects | None:
         gathers = self._step.phase is Phase.GATHERING
         if gathers and not self.members.unserved_stages(self._config.min_replicas):
             self._step.phase = Phase.FILLING
-            self._probation.prove(one.incarnation.peer for one in self.members.ready())
+            self._probation.begin((one.incarnation.peer for one in self.members.ready()), now_s)
             return Effects([RunBegun()], Change.PHASE | Change.BEGUN)
         return None
 

@@ -89,7 +89,7 @@ class Incarnations:
         if member is None:
             return Effects()
         if member.ready and one not in self._members.leaving:
-            self._records.probation.on_death(one.peer, now_s)
+            self._on_death(one, now_s)
         return Effects([act.Evict(one, reason)]) + self._end(one, reason, now_s, returns=returns)
 
     def on_probe_answer(self, one: Incarnation, reason: str | None, now_s: float) -> Effects | None:
@@ -111,6 +111,11 @@ class Incarnations:
         if self._members.alive(one):
             return Effects([act.Evict(one, reason)]) + self._end(one, reason, now_s)
         return self._void(one, reason, now_s) if one in self._suspensions else Effects()
+
+    def evict_dead(self, one: Incarnation, reason: str, now_s: float) -> Effects:
+        """End an incarnation from which nothing comes any more."""
+        self._on_death(one, now_s)
+        return self.evict(one, reason, now_s)
 
     def evict_and_blame(self, one: Incarnation, reason: str, now_s: float) -> Effects:
         """End an incarnation that has spoiled an averaging."""
@@ -290,6 +295,7 @@ class Incarnations:
             return False  # the step waits for what it holds
         return (
             self._blame.servers.avoided(peer, now_s)
+            or self._records.silence.silent(member.incarnation, now_s)
             or bool(self._records.pairs.unreachable_from(member))
             or self._on_probation(member, now_s)
         )
@@ -298,7 +304,13 @@ class Incarnations:
         ready = [one.incarnation.peer for one in self._members.ready(member.stage)]
         ledger = self._step.ledger
         counted = ledger.counted_in(member.stage) / max(1, ledger.size)
-        return self._records.probation.holds(member.incarnation.peer, ready, counted, now_s)
+        stay_s = self._records.silence.stay_s(member.incarnation)
+        peer = member.incarnation.peer
+        return self._records.probation.holds(peer, stay_s, ready, counted, now_s)
+
+    def _on_death(self, one: Incarnation, now_s: float) -> None:
+        stay_s = self._records.silence.stay_s(one)
+        self._records.probation.on_death(one.peer, stay_s, now_s)
 
     def _returned(self, one: Incarnation) -> bool:
         """Return whether a newcomer has a sum of this step, and waits for no digest."""
