@@ -257,10 +257,10 @@ class Coordinator:
 
     def on_count(self, by: Incarnation, note: Counted, now_s: float) -> None:
         """A server has a microbatch in its sum, or has passed its gradient on."""
-        change = Change.NOTHING
-        if self._incarnations.never_given(by, note.microbatch):
+        change, member = Change.NOTHING, self.members.alive(by)
+        if member and not member.ready and self._step.never_given(by, note.microbatch):
             self._take(self._incarnations.end_false(by, NEVER_GIVEN, now_s))
-        elif member := self.members.alive(by):
+        elif member:
             result = self._step.on_count(by, member.stage, note, now_s)
             self._blame.on_count(by, self._step.path(note.microbatch))
             if self._blame.servers.pardoned():
@@ -385,8 +385,7 @@ class Coordinator:
         spares = partial(self.admission.spares, step=self.step)
         for one in self.silence.to_evict(*waiting_for, spares, now_s):
             reason = "it is silent, and the step waits for it"
-            self._probation.on_death(one.peer, now_s)
-            effects += self._incarnations.evict(one, reason, now_s)
+            effects += self._incarnations.evict_dead(one, reason, now_s)
         effects += self._step_end.on_deadline(now_s)
         for one, reason in self.admission.overdue(now_s):
             effects += self._incarnations.evict(one, reason, now_s)
@@ -529,11 +528,11 @@ class Coordinator:
             effects += self._incarnations.end_unfit(newly.differing, now_s)
         return effects
 
-    def _begin_run(self, _now_s: float) -> Effects | None:
+    def _begin_run(self, now_s: float) -> Effects | None:
         gathers = self._step.phase is Phase.GATHERING
         if gathers and not self.members.unserved_stages(self._config.min_replicas):
             self._step.phase = Phase.FILLING
-            self._probation.prove(one.incarnation.peer for one in self.members.ready())
+            self._probation.begin((one.incarnation.peer for one in self.members.ready()), now_s)
             return Effects([RunBegun()], Change.PHASE | Change.BEGUN)
         return None
 

@@ -94,7 +94,7 @@ class Incarnations:
         if member is None:
             return Effects()
         if member.ready and one not in self._members.leaving:
-            self._records.probation.on_death(one.peer, now_s)
+            self._on_death(one, now_s)
         return Effects([act.Evict(one, reason)]) + self._end(one, reason, now_s, returns=returns)
 
     def on_probe_answer(self, one: Incarnation, reason: str | None, now_s: float) -> Effects | None:
@@ -117,16 +117,15 @@ class Incarnations:
             return Effects([act.Evict(one, reason)]) + self._end(one, reason, now_s)
         return self._void(one, reason, now_s) if one in self._suspensions else Effects()
 
+    def evict_dead(self, one: Incarnation, reason: str, now_s: float) -> Effects:
+        """End an incarnation from which nothing comes any more."""
+        self._on_death(one, now_s)
+        return self.evict(one, reason, now_s)
+
     def evict_and_blame(self, one: Incarnation, reason: str, now_s: float) -> Effects:
         """End an incarnation that has spoiled an averaging."""
         failures = self._blame.on_averaging_failure(one, reason, now_s)
         return Effects([*failures], Change.BLAME) + self.evict(one, reason, now_s)
-
-    def never_given(self, by: Incarnation, microbatch: int) -> bool:
-        """Return whether a member was never ready, holds no sum, and was handed nothing."""
-        member, step = self._members.alive(by), self._step
-        idle = member is not None and not member.ready and by not in step.ledger.counting
-        return idle and by not in step.path(microbatch)
 
     def end_clash(self, by: Incarnation, stage: int, note: Counted, now_s: float) -> Effects:
         """End one of two that have counted a microbatch: the one that it was not handed to.
@@ -157,13 +156,12 @@ class Incarnations:
         effects = Effects()
         for one in self._step.fences.overdue(now_s):
             if not self._records.silence.may_come_back(one, now_s):
-                self._records.probation.on_death(one.peer, now_s)
                 speaks = self._records.silence.speaks(one, now_s)
                 found = self._blame.on_breach(one, UNFENCED, now_s) if speaks else []
                 if not found:
                     self._step.fences.on_timeout(one)
                 effects += Effects([*found], Change.BLAME)
-                effects += self.evict(one, UNFENCED, now_s)
+                effects += self.evict_dead(one, UNFENCED, now_s)
         self._step.fences.wait_longer(now_s)
         return effects
 
@@ -341,6 +339,7 @@ class Incarnations:
         return (
             self._blame.servers.avoided(peer, now_s)
             or self._blame.averaging.left_out(peer)
+            or self._records.silence.silent(member.incarnation, now_s)
             or bool(self._records.pairs.unreachable_from(member))
             or self._on_probation(member, now_s)
         )
@@ -349,7 +348,13 @@ class Incarnations:
         ready = [one.incarnation.peer for one in self._members.ready(member.stage)]
         ledger = self._step.ledger
         counted = ledger.counted_in(member.stage) / max(1, ledger.size)
-        return self._records.probation.holds(member.incarnation.peer, ready, counted, now_s)
+        stay_s = self._records.silence.stay_s(member.incarnation)
+        peer = member.incarnation.peer
+        return self._records.probation.holds(peer, stay_s, ready, counted, now_s)
+
+    def _on_death(self, one: Incarnation, now_s: float) -> None:
+        stay_s = self._records.silence.stay_s(one)
+        self._records.probation.on_death(one.peer, stay_s, now_s)
 
     def _returned(self, one: Incarnation) -> bool:
         """Return whether a newcomer has a sum of this step, and waits for no digest."""

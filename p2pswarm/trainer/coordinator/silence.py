@@ -50,6 +50,8 @@ class Silence:
         self._members = members
         self._probation = probation
         self._heard_s: dict[Incarnation, float] = {}
+        self._first_s: dict[Incarnation, float] = {}
+        """Time of its first word."""
         self._deaf_s: dict[Incarnation, float] = {}
         """Time at which a standby said last that a member hears nothing from us."""
         self._look_s = math.inf
@@ -72,6 +74,7 @@ class Silence:
         before_s = self._heard_s.get(one)
         self._heard_s[one] = now_s
         if before_s is None:
+            self._first_s[one] = now_s
             before_s = self._left_s.pop(one.peer, now_s)
             heappush(self._looks, (now_s + self.limit_s(one.peer), one.number, one.peer))
         pause_s = now_s - before_s
@@ -104,6 +107,7 @@ class Silence:
     def on_end(self, one: Incarnation) -> None:
         """An incarnation is over."""
         self._unheard_s.pop(one, None)
+        self._first_s.pop(one, None)
         if (heard_s := self._heard_s.pop(one, None)) is not None:
             self._left_s[one.peer] = heard_s
 
@@ -112,6 +116,10 @@ class Silence:
         learned_s = LEARNED * self._longest_s.get(peer, 0.0)
         least_s = SILENT_S if self._probation.proven(peer) else NEWCOMER_SILENT_S
         return min(LEARNED_MAX_S, max(least_s, learned_s))
+
+    def stay_s(self, one: Incarnation) -> float:
+        """Return the time from a member's first word to its last; without any nothing is known."""
+        return self._heard_s[one] - self._first_s[one] if one in self._heard_s else math.inf
 
     def silent(self, one: Incarnation, now_s: float) -> bool:
         """Return whether nothing has come from a member for too long, or nothing gets to it."""

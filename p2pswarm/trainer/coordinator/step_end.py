@@ -234,8 +234,8 @@ class StepEnd:
         for peer in self._blame.averaging.cleared(stage):
             self._blame.servers.pardon(peer)
         self._blame.servers.avoid(suspect.peer, now_s)
-        self._probation.on_death(suspect.peer, now_s)
-        return self._incarnations.evict(suspect, why, now_s) + Effects(changes=Change.BLAME)
+        ended = self._incarnations.evict_dead(suspect, why, now_s)
+        return ended + Effects(changes=Change.BLAME)
 
     def finish(self, reason: str, *, failed: bool) -> Effects:
         """The run is over."""
@@ -272,11 +272,13 @@ class StepEnd:
         self._reductions.on_decision(now_s)
         suspects = self._blame.on_averaging(reduction.stages, step.who_counted)
         effects = Effects([*suspects], Change.PHASE)
-        for peer in self._blame.averaging.on_decision():
-            self._blame.servers.pardon(peer)
+        if self._blame.averaging.trials:
+            for peer in self._blame.averaging.on_decision():
+                self._blame.servers.pardon(peer)
         if self._blame.servers.pardoned():
             effects.changes |= Change.BLAME
-        self._pairs.on_averaging(one.peer for one in reduction.stages)
+        if self._pairs.stayed:
+            self._pairs.on_averaging(one.peer for one in reduction.stages)
         self._probation.prove(one.peer for one in reduction.stages)
         rate = learning_rate(self._config, step.number)
         effects.actions.append(to_decide(step, reduction, decided, rate))

@@ -36,7 +36,8 @@ class AveragingSuspects:
     def __init__(self) -> None:
         self._found: RecentItems[bytes, int] = RecentItems(MEMBERS_MAX)
         """How often it was each."""
-        self._trials: dict[int, _Exclusion] = {}
+        self.trials: dict[int, _Exclusion] = {}
+        """By stages; empty as long as each averaging of the step succeeds."""
 
     def next(
         self, stage: int, group: Sequence[Incarnation], proven: Callable[[bytes], bool]
@@ -45,11 +46,11 @@ class AveragingSuspects:
 
         `group`: its members; `proven`: whether a peer was in a decided step.
         """
-        trial = self._trials.get(stage, _Exclusion())
+        trial = self.trials.get(stage, _Exclusion())
         alone = len(group) == 1
         if trial.others_back or (alone and not trial.out):
             return None
-        self._trials[stage] = trial
+        self.trials[stage] = trial
 
         def least_trusted(one: Incarnation) -> tuple[int, bool, int]:
             return self._found.get(one.peer, 0), not proven(one.peer), one.number
@@ -61,25 +62,25 @@ class AveragingSuspects:
 
     def known(self, group: Sequence[Incarnation], proven: Callable[[bytes], bool]) -> bool:
         """Return whether one of a group is trusted less than others, or some are out already."""
-        return bool(self._trials) or any(
+        return bool(self.trials) or any(
             one.peer in self._found or not proven(one.peer) for one in group
         )
 
     def left_out(self, peer: bytes) -> bool:
         """Return whether a peer is to have no part in this step, if others can do it."""
-        return any(peer in trial.now_out for trial in self._trials.values())
+        return any(peer in trial.now_out for trial in self.trials.values())
 
     def cleared(self, stage: int) -> list[bytes]:
         """Return whom to take back at once, because the last member is left out instead."""
-        trial = self._trials[stage]
+        trial = self.trials[stage]
         return trial.out[:-1] if trial.others_back else []
 
     def on_decision(self) -> list[bytes]:
         """A step is decided: return who was left out for nothing."""
         innocent: list[bytes] = []
-        for trial in self._trials.values():
+        for trial in self.trials.values():
             *others, last = trial.out
             self._found[last] = self._found.get(last, 0) + 1
             innocent += others
-        self._trials.clear()
+        self.trials.clear()
         return innocent

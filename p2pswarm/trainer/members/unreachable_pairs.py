@@ -33,7 +33,7 @@ class UnreachablePairs:
         """Peers from which nothing comes, as each member says."""
         self.any = False
         """True if there may be a pair; this is asked after every note."""
-        self._stayed: dict[bytes, tuple[bytes, int]] = {}
+        self.stayed: dict[bytes, tuple[bytes, int]] = {}
         """By peer that stayed: the one that left, and the averagings for which that counts."""
 
     def on_report(self, by: Incarnation, peers: Iterable[bytes]) -> None:
@@ -80,9 +80,9 @@ class UnreachablePairs:
     def on_averaging(self, peers: Iterable[bytes]) -> None:
         """These have averaged with each other."""
         for peer in peers:
-            other, left = self._stayed.pop(peer, (b"", 1))
+            other, left = self.stayed.pop(peer, (b"", 1))
             if left > 1:
-                self._stayed[peer] = other, left - 1
+                self.stayed[peer] = other, left - 1
 
     def _both_say(self, one: Incarnation, other: Incarnation) -> bool:
         nothing: frozenset[bytes] = frozenset()
@@ -91,11 +91,11 @@ class UnreachablePairs:
 
     def _again(self, one: Incarnation, others: list[Incarnation]) -> bool:
         """Return whether another than these had to leave beside it before."""
-        beside, _ = self._stayed.get(one.peer, (others[0].peer, 0))
+        beside, _ = self.stayed.get(one.peer, (others[0].peer, 0))
         return all(beside != other.peer for other in others)
 
     def _stays(self, peer: bytes, beside: bytes) -> None:
-        self._stayed.pop(peer, None)
-        self._stayed[peer] = beside, AVERAGINGS
-        if len(self._stayed) > self._max:
-            del self._stayed[next(iter(self._stayed))]
+        self.stayed.pop(peer, None)
+        self.stayed[peer] = beside, AVERAGINGS
+        if len(self.stayed) > self._max:
+            del self.stayed[next(iter(self.stayed))]

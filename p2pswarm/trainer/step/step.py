@@ -236,6 +236,10 @@ class Step:
         told, aside = self._losses.items(), self.result_checks.aside
         return mean_loss([loss for m, loss in told if m < EVALUATION_BASE and m not in aside])
 
+    def never_given(self, one: Incarnation, microbatch: int) -> bool:
+        """Return whether one that is not ready holds no sum here, and was handed nothing."""
+        return one not in self.ledger.counting and one not in self.path(microbatch)
+
     def path(self, microbatch: int) -> list[Incarnation]:
         """Return whom the newest attempt of a microbatch was handed to."""
         return job.path if (job := self.in_flight.job(microbatch)) else []
@@ -488,7 +492,7 @@ class Step:
         result = self.ledger.count(microbatch, stage, incarnation)
         job = self.in_flight.job(microbatch)
         if result is CountResult.NEW:
-            self.sums.on_count(stage, now_s)
+            self.sums.counted_s[stage] = now_s
         if result is CountResult.NEW and job and self.ledger.all_counted(microbatch):
             self._finish(job, now_s)
             return CountResult.LAST

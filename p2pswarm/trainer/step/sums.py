@@ -28,12 +28,8 @@ class StepSums:
         self._step = step
         self._ledger = ledger
         self._in_flight = in_flight
-        self._counted_s: dict[int, float] = {}
-        """When each stage counted something last."""
-
-    def on_count(self, stage: int, now_s: float) -> None:
-        """A stage has counted a microbatch."""
-        self._counted_s[stage] = now_s
+        self.counted_s: dict[int, float] = {}
+        """When each stage counted something last; who enters a count writes it."""
 
     def redo_s(self, one: Incarnation, stage: int) -> float:
         """About how long its stage would take to count again what an incarnation has counted.
@@ -41,7 +37,7 @@ class StepSums:
         Time in which the stage counts nothing, because one server holds it up, is not its pace.
         """
         begun_s, in_stage = self._in_flight.begun_s, self._ledger.counted_in(stage)
-        last_s = self._counted_s.get(stage)
+        last_s = self.counted_s.get(stage)
         if begun_s is None or last_s is None or not in_stage:
             return 0.0
         return max(0.0, last_s - begun_s) * self._ledger.counted_by_one(one) / in_stage

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.run.member_view import Incarnation
-from p2pswarm.trainer.balance.work_shares import BELIEVED, LEAST, WorkShares
+from p2pswarm.trainer.balance.balance import BELIEVED, LEAST, WorkShares
 
 ANN, BOB, CARL = (Incarnation(name * 32, number) for number, name in enumerate((b"a", b"b", b"c")))
 BIG = 4 * int(LEAST)

@@ -44,7 +44,7 @@ def test_a_stage_that_waits_for_one_server_would_count_again_at_the_pace_that_it
 
     for microbatch, one, now_s in ((0, ANN, 11.0), (1, BOB, 11.5), (2, BOB, 13.0)):
         ledger.count(microbatch, 0, one)
-        sums.on_count(0, now_s)
+        sums.counted_s[0] = now_s
 
     assert sums.redo_s(ANN, 0) == pytest.approx(1.0)
     assert sums.redo_s(BOB, 0) == pytest.approx(2.0)
