@@ -62,11 +62,10 @@ def codec_of(name: str) -> WireCodec:
     """The codec of this name, or the mean of a pair as "int8/dither4"; Unusable if unknown."""
     known = {codec.name: codec for codec in CODECS}
     forward, _, backward = name.partition("/")
-    ways = [known.get(each) for each in (forward, backward or forward)]
-    if ways[0] is None or ways[1] is None:
+    up, down = known.get(forward), known.get(backward or forward)
+    if up is None or down is None:
         names = ", ".join(CODEC_CHOICES)
         raise Unusable(f"codec {name!r:.40} is not known to the planner: choose of {names}")
-    up, down = ways
     size = (up.bytes_per_value + down.bytes_per_value) / 2
     value_s = (1 / up.values_per_s + 1 / down.values_per_s) / 2
     return WireCodec(name, size, 1 / value_s if value_s else float("inf"))
