@@ -1,12 +1,13 @@
-"""How long a step waits in three scenes that a run has to go on through, in virtual time.
+"""How long a step waits in five scenes that a run has to go on through, in virtual time.
 
 Standby: the coordinator falls silent about when its standby is started again, or its successor dies
 soon after it leads. What is measured goes from the last fault to the end of the next step. Slow: in
 one stage the server that came first is 100 times slower than the others, or one of two becomes so.
 Newcomers: servers come each 0.3 to 1.2 s, and die 2 to 3 s later. Of these two scenes the longest
-step is measured. A calm step is printed beside each figure.
+step is measured. Stopped coordinator, away trainer: see `voters_away.py`. A calm step is printed
+beside each figure.
 
-    python bench/goes_on.py [--scene NAME] [--seeds N] [--json FILE]
+    python bench/goes_on.py [--scene NAME] [--seeds N] [--first SEED] [--json FILE]
 """
 
 import asyncio
@@ -14,27 +15,18 @@ import logging
 import math
 import random
 import statistics
-from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
 
-from results import command_line, write_json
+from results import command_line, quantile, write_json
+from voters_away import AwayTrainer, stopped_coordinator
+from watched_run import PATIENCE_S, STAGES, Wait, WatchedRun
 
 from p2pswarm.progress.events import Report
-from p2pswarm.settings.config import BatchConfig, ModelConfig
-from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.devices import SimDevice
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
 from p2pswarm.sim.link import WORLD
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.swarm import SimSwarm
-from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.trainer.reports.leadership import Leads
-from p2pswarm.trainer.reports.reports import RunBegun, StepDone
-
-STAGES, STEPS_MOST = 3, 1000
-REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.9))
-PATIENCE_S = 300.0  # for one step
 
 AWAY_FROM_S, AWAY_S = 6.0, 3.0  # the standby's restart; some steps are done before it
 SILENT_S = 2 * PATIENCE_S  # the coordinator does not come back
@@ -48,85 +40,10 @@ SLOWER = 0.01
 SLOW_STEPS = 4
 MATES_AFTER_S = (1.0, 0.05, 0.05)  # until then the slow server is given all the work of its stage
 
+FOR_EVER_S = 120.0  # a step that does not come in this time does not come
+
 COME_S, LIVE_S = (0.3, 1.2), (2.0, 3.0)
 CALM_S, CHURN_STEPS = 10.0, 20
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """How long one way of a scene took."""
-
-    way: str
-    seconds: float
-    """`PATIENCE_S` if the step did not come."""
-    calm_s: float
-    """A step of the same swarm to which nothing happens."""
-
-
-class WatchedRun:
-    """A run, and when its steps were done."""
-
-    def __init__(self, seed: int, forward_s: float, **changes: object) -> None:
-        """Two servers a stage, unless `changes` say something else."""
-        config = {
-            "seed": seed,
-            "run": small_run(
-                stages=STAGES,
-                steps=STEPS_MOST,
-                min_replicas=1,
-                model=ModelConfig(d_model=8, layers=4, heads=4, sequence_length=8),
-                batch=BatchConfig(microbatches=16, rows=1, evaluate_every=0),
-            ),
-            "servers": 2 * STAGES,
-            "regions": REGIONS,
-            "cost": Cost(forward_s=forward_s, state_bytes=1 << 20),
-            "patience_s": 10 * PATIENCE_S,
-        } | changes
-        self.swarm = SimSwarm(SwarmConfig(**config))
-        self.begun_s = 0.0
-        """When the first step began, from which the faults count."""
-        self.ends_s: list[float] = []
-        """When each step was done."""
-        self._news = asyncio.Event()
-        self.swarm.heard = self._heard
-
-    @property
-    def steps_s(self) -> list[float]:
-        """How long each step took."""
-        begins_s = [self.begun_s, *self.ends_s]
-        return [end - begin for begin, end in zip(begins_s, self.ends_s, strict=False)]
-
-    def ends_after(self, at_s: float) -> list[float]:
-        """When the steps were done that were not done at this time after the begin."""
-        return [end_s for end_s in self.ends_s if end_s > self.begun_s + at_s]
-
-    async def watch(
-        self, is_enough: Callable[[], bool], *besides: Coroutine[Any, Any, None]
-    ) -> None:
-        """Play until it is enough, or a step has not come for `PATIENCE_S`, and `besides`."""
-        playing = asyncio.create_task(self.swarm.play())
-        others = [asyncio.create_task(one) for one in besides]
-        while not is_enough():
-            self._news.clear()
-            try:
-                async with asyncio.timeout(PATIENCE_S):
-                    await self._news.wait()
-            except TimeoutError:
-                break  # what is measured is that it did not come
-        for one in (*others, playing):
-            one.cancel()
-        for machine in self.swarm.machines:
-            machine.rpc.suspension.release()
-        self.swarm.trainers.release()
-        await asyncio.wait((playing,))
-
-    def _heard(self, report: Report) -> None:
-        now_s = asyncio.get_running_loop().time()
-        if isinstance(report, RunBegun):
-            self.begun_s = self.begun_s or now_s
-        elif isinstance(report, StepDone):
-            self.ends_s.append(now_s)
-            self._news.set()
 
 
 async def standby_again(seed: int, silence: str, offset_s: float) -> Wait:
@@ -244,11 +161,37 @@ def newcomers_waits(seed: int) -> Iterator[Wait]:
         yield run(newcomers(seed, silent=silent), seed)
 
 
+def stopped_coordinator_waits(seed: int) -> Iterator[Wait]:
+    """One way, drawn."""
+    yield run(stopped_coordinator(seed), seed)
+
+
+def away_trainer_waits(seed: int) -> Iterator[Wait]:
+    """One way, drawn."""
+    yield run(AwayTrainer(seed).play(), seed)
+
+
 SCENES: dict[str, Callable[[int], Iterator[Wait]]] = {
     "standby": standby_waits,
     "slow": slow_waits,
     "newcomers": newcomers_waits,
+    "stopped-coordinator": stopped_coordinator_waits,
+    "away-trainer": away_trainer_waits,
 }
+
+
+def _figures(waits: list[tuple[int, Wait]]) -> dict[str, float]:
+    seconds = [one.seconds for _, one in waits]
+    longest_seed, longest = max(waits, key=lambda one: one[1].seconds)
+    return {
+        "ways": len(waits),
+        "for_ever": sum(one >= FOR_EVER_S for one in seconds),
+        "median_s": round(statistics.median(seconds), 2),
+        "p95_s": round(quantile(seconds, 0.95), 2),
+        "max_s": round(longest.seconds, 2),
+        "max_seed": longest_seed,
+        "calm_s": round(statistics.median(one.calm_s for _, one in waits), 2),
+    }
 
 
 def main() -> None:
@@ -256,23 +199,20 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--scene", choices=SCENES, action="append", help="all by default")
     parser.add_argument("--seeds", type=int, default=1, metavar="N")
+    parser.add_argument("--first", type=int, default=1, metavar="SEED", help="the first seed")
     options = parser.parse_args()
     if options.seeds < 1:
         parser.error(f"--seeds {options.seeds}: at least 1 is needed")
     logging.getLogger("p2pswarm").addHandler(logging.NullHandler())
     figures = {}
     for name in options.scene or SCENES:
-        waits = []
-        for seed in range(1, options.seeds + 1):
+        waits: list[tuple[int, Wait]] = []
+        for seed in range(options.first, options.first + options.seeds):
             for one in SCENES[name](seed):
-                print(f"{name}, seed {seed}, {one.way}: {one.seconds:.2f} s ({one.calm_s:.2f})")
-                waits.append(one)
-        seconds = [one.seconds for one in waits]
-        figures[name] = {
-            "median_s": round(statistics.median(seconds), 2),
-            "max_s": round(max(seconds), 2),
-            "calm_s": round(statistics.median(one.calm_s for one in waits), 2),
-        }
+                took = f"{one.seconds:.2f} s ({one.calm_s:.2f})"
+                print(f"{name}, seed {seed}, {one.way}: {took}", flush=True)
+                waits.append((seed, one))
+        figures[name] = _figures(waits)
         print(f"{name}: {figures[name]}", flush=True)
     write_json(options.json, figures)
 

@@ -95,10 +95,12 @@ def _held_out(loop: ReferenceTrainer, corpus: Corpus) -> float:
     return statistics.fmean(loop.evaluate(*each) for each in microbatches)
 
 
-def parser_of(description: str) -> argparse.ArgumentParser:
-    """The options that describe text, model, batch and machine."""
+def parser_of(description: str, text: Path | None = None) -> argparse.ArgumentParser:
+    """The options that describe text, model, batch and machine; `text`: where none is named."""
     parser = command_line(description)
-    parser.add_argument("--text", type=Path, required=True, help="as train.data")
+    parser.add_argument(
+        "--text", type=Path, default=text, required=text is None, help="as train.data"
+    )
     parser.add_argument("--suffixes", nargs="*", default=[])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)

@@ -88,6 +88,8 @@ class Run:
     backward: str = ""
     """The codec of gradients; empty: as of activations."""
     weights: str = ""
+    strangers: str = "lead"
+    """What peers may do that the owner has not invited: "compute" in an open run."""
     emulated: bool = False
     """Whether servers only take the time of computing."""
     data: Path = STANDARD_LIBRARY
@@ -111,7 +113,7 @@ name = {text(self.name)}
 stages = {self.stages}
 steps = {self.steps}
 min_replicas = {self.min_replicas}
-strangers = "lead"
+strangers = {text(self.strangers)}
 emulated = {text(self.emulated)}
 precision = {text(self.precision)}
 weight_storage = {text(self.weight_storage)}

@@ -133,7 +133,7 @@ class ShippedRouting:
             if not worker.full:
                 return worker
             router.over(member.peer, now_s)
-            router.busy(member.peer, now_s + BUSY_S)
+            router.busy(member.peer, now_s, BUSY_S)
         return None
 
     def answered(self, worker: Worker, answer: Answer) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.plan.fleet import BYTES_PER_GBIT, CODECS, CONNECTIONS_MAX, DeviceFleet
+from p2pswarm.plan.fleet import BYTES_PER_GBIT, CODEC_CHOICES, CONNECTIONS_MAX, DeviceFleet
 from p2pswarm.plan.network import DeviceNetwork, Floats, RegionNetwork, shipped_network
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.limits import Between, OneOf, Text
@@ -24,7 +24,7 @@ SITE_RTT_S = 0.001  # a local network, between a trainer and the one device besi
 UNKNOWN = math.inf
 """A machine of which only the speed is known can be simulated; to plan takes all."""
 
-Codecs = Annotated[str, OneOf(*(codec.name for codec in CODECS))]
+Codecs = Annotated[str, OneOf(*CODEC_CHOICES)]
 Gbps = Annotated[float, Between(1e-6, 1e5)]
 SiteName = Annotated[str, Text(64)]
 

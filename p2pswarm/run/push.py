@@ -31,6 +31,8 @@ from p2pswarm.run.messages.microbatch import Receipt
 SEARCH_S = 60.0  # how long to look for a server that takes it; then the trainer decides
 UNREACHABLE_S = 2.0  # as long, if nobody can be reached: another server of our stage may reach one
 
+BUSY_LEAST_S, BUSY_MAX_S = 0.01, 5.0  # what is believed of a server that is full, as it says itself
+
 
 class PushState(Enum):
     """How far a push has come."""
@@ -99,8 +101,8 @@ class Candidates:
     def over(self, peer: bytes, chosen_s: float) -> None:
         """What was given to a server then is there no more; told once, after all else."""
 
-    def busy(self, peer: bytes, until_s: float) -> None:
-        """A server is full until then."""
+    def busy(self, peer: bytes, now_s: float, retry_after_s: float) -> None:
+        """A server is full, and says for how long."""
 
     def refused(self, peer: bytes, now_s: float) -> None:
         """A server does not serve this step or attempt."""
@@ -136,9 +138,9 @@ class OnlyPeer(Candidates):
         """It, unless it is busy, gone, or has refused."""
         return None if self._gone or now_s < self._free_s else self._members.record(self._peer)
 
-    def busy(self, _peer: bytes, until_s: float) -> None:
-        """It is full until then."""
-        self._free_s = until_s
+    def busy(self, _peer: bytes, now_s: float, retry_after_s: float) -> None:
+        """It is full, and says for how long."""
+        self._free_s = now_s + min(max(retry_after_s, BUSY_LEAST_S), BUSY_MAX_S)
 
     def refused(self, peer: bytes, now_s: float) -> None:  # noqa: ARG002
         """It waits for the gradient no more, has forgotten the microbatch, or is not reached."""
@@ -253,14 +255,16 @@ class PushProgress:
             return  # the stream failed after the receipt: nothing is lost
         peer, learning = self._peer, self._learning
         self.reason = str(error) or type(error).__name__
-        asked = self.state is PushState.ASKED
+        before, asked = self.state, self.state is PushState.ASKED
         not_reached = isinstance(error, DialFailed) and asked
         in_vain = not_reached or (isinstance(error, NotServing) and asked)
         self._unreachable_s = min(self._unreachable_s, now_s) if in_vain else math.inf
         match error:
             case Busy():
                 self._move(PushState.CHOOSING)
-                learning.busy(peer, now_s + error.retry_after_s)
+                if before is PushState.SENT:  # the bytes were in vain, and it had granted them
+                    learning.failed(peer, now_s)
+                learning.busy(peer, now_s, error.retry_after_s)
             case NotServing():
                 self._move(PushState.CHOOSING)
                 learning.refused(peer, now_s)

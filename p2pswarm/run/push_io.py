@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from p2pswarm.base.errors import BadMessage, Busy, SwarmError
 from p2pswarm.base.signal import Signal
 from p2pswarm.net.rpc.base import Priority, Rpc
+from p2pswarm.net.rpc.stream import within
 from p2pswarm.run.member_view import contact
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.microbatch import Push, Receipt
@@ -20,6 +21,7 @@ from p2pswarm.tensors.codecs.meta import Grant
 from p2pswarm.tensors.codecs.registry import EncodedTensor
 from p2pswarm.tensors.transfer import TensorTransfer
 
+GRANT_S = 4.0  # a server grants or refuses at once: it has memory or is Busy; as for silence
 PUSH_S = 7200.0  # grant, bytes, queue and compute: as long as an attempt may ever take
 
 PushOnce = Callable[[MemberRecord, PushProgress], Awaitable[None]]
@@ -48,7 +50,8 @@ class Pusher:
         loop = asyncio.get_running_loop()
         push = replace(push, incarnation=member.incarnation)
         async with self.rpc.open_stream(contact(member), push, PUSH_S) as stream:
-            grant = await stream.receive()
+            async with within(GRANT_S, "a grant"):
+                grant = await stream.receive()
             if not isinstance(grant, Grant):
                 raise BadMessage(f"{type(grant).__name__} where a Grant is due")
             progress.granted(loop.time())

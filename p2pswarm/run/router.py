@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 
 from p2pswarm.base.estimates import Ema
 from p2pswarm.run.messages.membership import MemberRecord
-from p2pswarm.run.push import Candidates, PushTimes
+from p2pswarm.run.push import BUSY_LEAST_S, BUSY_MAX_S, Candidates, PushTimes
 
 SMOOTHING = 0.1  # weight of the newest sample in the average, as in SWARM and hivemind
 REFUSED_S = 0.25  # pause after a server has said that it does not serve this step or attempt
+REFUSED_DOUBLINGS = 4  # of the pauses of a server that only refuses: each ask costs a round trip
+BUSY_DOUBLINGS = 5  # to 0.32 s: an honest queue of 32 is longer than that, or soon empty
 AVOID_FIRST_S, AVOID_MAX_S = 0.5, 30.0  # pauses after failures; the limit: a view comes sooner
 FIRST_GUESS_S = 1.0  # only the ratio between peers matters, and all start equal
 BEHIND = 2.0  # times the usual answer: then the server counts as stalled
@@ -53,6 +55,8 @@ class _ServerEstimate:
     """It was not reached, and is not tried before."""
     avoid_s: float = AVOID_FIRST_S
     """The pause after its next failure."""
+    refusals: int = 0
+    """How often it has refused since it computed something; those at one time count as one."""
 
     def settled(self, measured_s: float, answer_s: float) -> None:
         """It has computed a microbatch, and answered."""
@@ -60,6 +64,14 @@ class _ServerEstimate:
         self.answer_s.add(answer_s)
         self.expected_s = self.measured_s.value or 0.0  # it has a sample
         self.late_s = max(BEHIND_LEAST_S, BEHIND * (self.answer_s.value or 0.0))
+
+    def refused(self, now_s: float, pause_s: float, doublings: int, most_s: float) -> None:
+        """It has not taken a microbatch: leave it alone for `pause_s`, or longer if it repeats."""
+        if self.busy_until_s <= now_s:
+            pause_s *= 2.0 ** min(self.refusals, doublings)
+            self.refusals += 1
+        self.busy_until_s = max(self.busy_until_s, now_s + min(pause_s, most_s))
+        self.charged_s -= self.expected_s
 
     def answered_level_s(self) -> float:
         """Return what it was charged, without what it has yet to answer."""
@@ -91,7 +103,7 @@ class Router(Candidates):
     if they had not been given what they have yet to answer: it has nothing to do, and they have.
     So it is tried at once, and not flooded.
 
-    Three things count for more than speed:
+    Four things count for more than speed:
 
     * What was granted and has no receipt. A server that has had a microbatch of ours for twice as
       long as it usually takes is behind: it gets nothing new, if another is not behind, until it
@@ -99,7 +111,9 @@ class Router(Candidates):
     * What happens downstream. A receipt tells how long gradients take to come back to that server.
       If that is more than four times the median of its stage, its time counts as longer by the
       square of what is beyond. A server from which nothing goes on is so left alone, however fast
-      it is.
+      it is. What is no later than gradients come back to us is no congestion, whatever others tell.
+    * Refusals. A server that is full or does not serve costs a round trip, and no charge, so it
+      would be asked first again. Its pauses double until it computes something, whatever it says.
     * Failures. A server that fails answers fast, but failing is not being fast: it is not measured
       then, and is avoided for a while, twice as long after each failure, if there is another. One
       that cannot be reached is not tried for as long. What fails while a server is avoided was
@@ -121,6 +135,8 @@ class Router(Candidates):
         """How many servers have been measured."""
         self._usual_gradient_s = 0.0
         """The median of what servers tell of their gradients; 0: unknown."""
+        self._own_gradient_s = 0.0
+        """How long gradients take to come back to us, whichever server they come from."""
 
     def update(self, members: tuple[MemberRecord, ...]) -> None:
         """Follow a new view: forget servers that left, start anew with new incarnations.
@@ -153,7 +169,7 @@ class Router(Candidates):
         late_s = self._usual_late_s()
         going = [s for s in free if not s.behind(now_s, late_s)] or free
         server, charge_s, end_s = None, 0.0, float("inf")
-        usual_s = DOWNSTREAM_USUAL * self._usual_gradient_s
+        usual_s = max(DOWNSTREAM_USUAL * self._usual_gradient_s, self._own_gradient_s)
         for one in going:  # each push looks at all: this is what it costs
             one_s = one.expected_s
             if one.gradient_s > usual_s > 0.0:
@@ -169,6 +185,10 @@ class Router(Candidates):
         server.charged_s = end_s
         server.pending_s.append(now_s)
         return server.member
+
+    def on_gradients(self, usual_s: float) -> None:
+        """Take how long gradients take to come back to us at present; 0: unknown."""
+        self._own_gradient_s = usual_s
 
     def _usual_late_s(self) -> float:
         """Return how late a server may be that never answered: twice the slowest of the others."""
@@ -212,7 +232,7 @@ class Router(Candidates):
             if self._measured <= GUESSED_FROM or not self._measured & (self._measured - 1):
                 self._guess_anew()
         server.settled_s = times.answered_s
-        server.avoid_s = AVOID_FIRST_S
+        server.avoid_s, server.refusals = AVOID_FIRST_S, 0
         server.lost_until_s = float("-inf")
         if server.gradient_s != times.gradient_s:
             server.gradient_s = times.gradient_s
@@ -238,15 +258,17 @@ class Router(Candidates):
             if one.measured_s.value is None:
                 one.expected_s = guess_s
 
-    def busy(self, peer: bytes, until_s: float) -> None:
-        """It is full: do not choose it before `until_s`, and take the charge back."""
+    def busy(self, peer: bytes, now_s: float, retry_after_s: float) -> None:
+        """It is full: do not choose it for as long as it says, and take the charge back."""
         if server := self._servers.get(peer):
-            server.busy_until_s = until_s
-            server.charged_s -= server.expected_s
+            server.refused(now_s, BUSY_LEAST_S, BUSY_DOUBLINGS, BUSY_MAX_S)
+            told_s = now_s + min(retry_after_s, BUSY_MAX_S)
+            server.busy_until_s = max(server.busy_until_s, told_s)
 
     def refused(self, peer: bytes, now_s: float) -> None:
-        """It does not serve this step or attempt: do not choose it for `REFUSED_S`."""
-        self.busy(peer, now_s + REFUSED_S)
+        """It does not serve this step or attempt: do not choose it for `REFUSED_S` or longer."""
+        if server := self._servers.get(peer):
+            server.refused(now_s, REFUSED_S, REFUSED_DOUBLINGS, BUSY_MAX_S)
 
     def failed(self, peer: bytes, now_s: float) -> None:
         """It could not compute what it took: avoid it, and let the charge stand."""

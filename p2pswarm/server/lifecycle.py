@@ -89,6 +89,8 @@ class Lifecycle:
         self._due_s: float | None = None
         self._met = False
         self._called_away = False  # the session ends because another trainer leads
+        self._answers = False
+        """True if the trainer that was asked has said that it does not coordinate."""
         self.sent_to: int | None = None
         """The stage to which the coordinator has sent this server on; None if it has not."""
         self.thrown_out = False
@@ -179,7 +181,7 @@ class Lifecycle:
         """Begin to ask a trainer for a stage; returns which."""
         self._move(ServerState.JOINING)
         self._pauses.tried_s = now_s
-        self._met = self._called_away = False
+        self._met = self._called_away = self._answers = False
         self.sent_to = None
         return self.trainers.ask()
 
@@ -191,6 +193,7 @@ class Lifecycle:
             self._finish(message.reason)
             return None
         if isinstance(message, StandsBy):
+            self._answers = True
             if (coordinator := message.contact) is not None:
                 self.trainers.found([coordinator])
             raise LinkLost(f"the trainer at {self.trainers.present.address} does not coordinate")
@@ -336,6 +339,8 @@ class Lifecycle:
             moves = self.sent_to is not None
             what = "leaving this stage" if moves else "out of the run, joining again"
             self._remarks.append(f"{what}: {reason}")
+        if self._answers:
+            self._pauses.on_answer(now_s)
         self._move(ServerState.OUT)
         several = self.trainers.several
         if self._met and several and not (self._called_away or self.sent_to is not None):

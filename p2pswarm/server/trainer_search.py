@@ -10,6 +10,7 @@ from p2pswarm.run.messages.trainers import SILENCE_S
 REJOIN_FIRST_S, REJOIN_MAX_S = 0.25, 2.0
 ELECTION_S = 5.0  # after a coordinator of several is lost, another leads by then: ask often
 SEEK_S = 10.0  # between two tries once the trainer has been gone for `rejoin_s`
+ANSWERS_S = 4 * SEEK_S  # a trainer that is silent for longer was away
 KNOCK_FIRST_S = 1.0  # a first try may have gone into a cut that is over by then; round the world 3x
 KNOCK_S = 2.0  # to dial a trainer while there is another one to ask
 DIAL_S = 5.0  # as long as a dial may take by itself
@@ -29,6 +30,8 @@ class JoinPauses:
         self.tried_s = now_s
         """Time of the last question to a trainer."""
         self._seen_s = now_s
+        self._there_s = self._answered_s = NEVER_S
+        """Since when a trainer answers again, and when one answered last."""
         self._knock_s = DIAL_S
         """Limit of the next try to reach a trainer."""
 
@@ -36,14 +39,24 @@ class JoinPauses:
         """The server was in the run until now."""
         self._seen_s, self._knock_s = now_s, KNOCK_FIRST_S
 
+    def on_answer(self, now_s: float) -> None:
+        """A trainer answers that nobody coordinates, as far as it knows: it may do so itself soon.
+
+        One that was away has to hear from a majority of the voters first, which seek it as we do.
+        """
+        if now_s > self._answered_s + ANSWERS_S:
+            self._there_s = now_s
+        self._answered_s = now_s
+
     def knock_s(self, *, others: bool) -> float | None:
         """The limit of the next try to reach a trainer; None: as long as a dial takes.
 
         Whoever was just in the run tries anew soon: the kernel asks less and less often, and what
-        it is in the run for waits. `others`: there are other trainers to ask.
+        it is in the run for waits. `others`: there are other trainers to ask. So there are if one
+        has answered lately.
         """
         knock_s, self._knock_s = self._knock_s, min(2 * self._knock_s, DIAL_S)
-        if others:
+        if others or self.tried_s <= self._answered_s + ANSWERS_S:
             return min(knock_s, KNOCK_S)
         return knock_s if knock_s < DIAL_S else None
 
@@ -53,7 +66,7 @@ class JoinPauses:
 
     def gone(self, now_s: float) -> bool:
         """Return whether that is so long that the trainer is looked for less often."""
-        return self.gone_s(now_s) >= self._rejoin_s
+        return now_s - max(self._seen_s, self._there_s) >= self._rejoin_s
 
     def steady(self, now_s: float) -> bool:
         """Return whether the session that ends now was a good one."""

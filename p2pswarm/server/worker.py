@@ -201,7 +201,9 @@ class Worker:
         else:
             queue_s = started_s - job.arrived_s
             now_s = loop.time()
-            receipt = Receipt(queue_s, now_s - started_s, self._returns.usual_s(now_s))
+            gradient_s = self._returns.usual_s(now_s)
+            session.router.on_gradients(gradient_s)
+            receipt = Receipt(queue_s, now_s - started_s, gradient_s)
             job.waiting.set_result(receipt)
 
     def _unload(self, microbatch: int, bundle: Bundle | None) -> None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import PeerId
+from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES
@@ -103,6 +104,8 @@ class SimSwarm:
         """All trainers; there from `play` on."""
         self.heard: Callable[[Report], None] = lambda _report: None
         """Called with each report of a trainer that leads."""
+        self.between: Callable[[int, Rpc], Rpc] = lambda _number, rpc: rpc
+        """Puts something between a server and its calls, by the order in which servers come."""
         self.open = asyncio.Event()
         """Set once the trainers are there: servers may join."""
         self._told_of = counted
@@ -296,7 +299,7 @@ class SimSwarm:
         share, chance = config.wrong.get(number, 0.0), random.Random(f"{config.seed} {number}")
         wrong = (lambda: chance.random() < share) if share else (lambda: False)
         context = ServerContext(
-            rpc=rpc,
+            rpc=self.between(number, rpc),
             tensors=TensorTransfer(Budget()),
             run=config.run,
             run_id=self._run_id,

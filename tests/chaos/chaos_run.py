@@ -21,6 +21,7 @@ from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimRpc
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
+from p2pswarm.trainer.reports.leadership import Leads
 from p2pswarm.trainer.reports.reports import MemberLost, RunBegun, StepDone, SumKept
 
 from .aimed_draw import AimedOptions, draw_aimed
@@ -216,10 +217,15 @@ class WatchedSwarm:
         now_s = asyncio.get_running_loop().time()
         self._aimed.on_report(report)
         match report:
-            case RunBegun() | StepDone():
-                self.stalls.on_step(now_s)
+            case RunBegun():
+                self.stalls.on_begin(now_s)
+                self._look()
+            case StepDone(step=step):
+                self.stalls.on_version(step + 1, now_s)
                 self._stepped.set()
                 self._look()
+            case Leads(version=version):
+                self.stalls.on_leader(version, now_s)
             case SumKept():
                 first = report.step * MICROBATCHES
                 self._contributions.kept(report.stage, first, report.former, report.incarnation)

@@ -144,6 +144,7 @@ class Stalls:
     longest_s: float = 0.0
     ends_s: list[float] = field(default_factory=list)
     """When the run began and when each step was done."""
+    _version: int = 0
     _from_s: float | None = None
     """Since when a step has been possible and none was done; None: none is possible, or the run has
     not begun."""
@@ -158,8 +159,23 @@ class Stalls:
             self._count(now_s)
             self._from_s = None
 
+    def on_begin(self, now_s: float) -> None:
+        """The run begins; a successor says it again, if no step is decided."""
+        if not self.ends_s:
+            self.on_step(now_s)
+
+    def on_version(self, version: int, now_s: float) -> None:
+        """A step is done: it has made this version."""
+        if version != self._version:
+            self._version = version
+            self.on_step(now_s)
+
+    def on_leader(self, version: int, now_s: float) -> None:
+        """A trainer leads: if the one before was stopped as it decided, nobody said that."""
+        if version > self._version:
+            self.on_version(version, now_s)
+
     def on_step(self, now_s: float) -> None:
-        """A step is done, or the first one begins."""
         if self._from_s is not None:
             self._count(now_s)
         if self._from_s is not None or not self.ends_s:

@@ -133,6 +133,19 @@ def test_while_no_step_is_possible_nothing_stalls():
     assert stalls.longest_s == 0.0
 
 
+def test_a_step_that_a_stopped_coordinator_decided_is_done_when_another_leads():
+    stalls = Stalls()
+    stalls.on_begin(0.0)
+    stalls.on_version(1, 2.0)
+
+    stalls.on_leader(2, 6.0)
+    stalls.on_begin(6.1)
+    stalls.on_version(2, 7.0)  # the one that was stopped says so now
+
+    stalls.on_leader(2, 8.0)
+    assert stalls.ends_s == [0.0, 2.0, 6.0]
+
+
 STATES = bytes(32), bytes(32)
 MEMBERS = tuple(Contributor(bytes([n]) * 32, first_number(1) + n) for n in (1, 2))
 ONE, TWO = (Incarnation(member.peer, member.incarnation) for member in MEMBERS)

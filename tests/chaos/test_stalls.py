@@ -106,3 +106,18 @@ def test_a_coordinator_asks_a_voter_that_has_left_it_and_hears_who_leads():
 
     assert outcome.what is None
     assert outcome.longest_stall_s < 8.0
+
+
+@pytest.mark.parametrize("kind", [FaultKind.CUT, FaultKind.ONE_WAY])
+def test_members_leave_a_coordinator_that_no_majority_answers(kind):
+    """Two of three voters are cut off from it, or only their answers are lost; it reaches all else.
+
+    It falls quiet, so that its voters wait for it no more and its members look for another.
+    """
+    shape = Shape(4, 1.0, Cost(state_bytes=1 << 14, forward_s=0.03), steps=5, trainers=2)
+    cuts = tuple(Fault(kind, 5.8, 40.0, (voter, 0)) for voter in (1, 2))
+
+    outcome = play_plan(1, shape, FaultPlan(2, cuts))
+
+    assert outcome.what is None
+    assert outcome.longest_stall_s < 16.0

@@ -296,6 +296,17 @@ def test_no_time_and_no_such_codec_say_so():
         search_pipelined(fleet([1.0]), [load()], [1], searching(0.0, 1))
     with pytest.raises(Unusable, match="choose of raw, planes-zstd, bf16, int8"):
         codec_of("mp3")
+    with pytest.raises(Unusable, match="codec 'int8/mp3' is not known"):
+        codec_of("int8/mp3")
+
+
+def test_a_pair_of_codecs_counts_as_their_mean():
+    pair, up, down = map(codec_of, ("int8/dither4", "int8", "dither4"))
+
+    assert pair.bytes_per_value == (up.bytes_per_value + down.bytes_per_value) / 2
+    assert pair.ways == ("int8", "dither4")
+    assert up.ways == ("int8", "int8")
+    assert down.values_per_s < pair.values_per_s < up.values_per_s
 
 
 def test_a_search_finds_nothing_worse_than_the_plan_that_is_known():

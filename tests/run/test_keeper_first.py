@@ -32,7 +32,7 @@ class Heard:
     def over(self, peer, chosen_s):
         self.told.append(("over", peer))
 
-    def busy(self, peer, until_s):
+    def busy(self, peer, now_s, retry_after_s):
         self.told.append(("busy", peer))
 
     def refused(self, peer, now_s):

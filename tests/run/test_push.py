@@ -20,7 +20,7 @@ from p2pswarm.base.errors import (
 from p2pswarm.run.member_view import MemberView, view_parts
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.microbatch import Receipt
-from p2pswarm.run.push import MOVES, OnlyPeer, PushProgress, PushState
+from p2pswarm.run.push import BUSY_MAX_S, MOVES, OnlyPeer, PushProgress, PushState
 from p2pswarm.run.router import AVOID_FIRST_S, REFUSED_S, Router
 
 RECEIPT = Receipt(0.1, 0.2)
@@ -236,7 +236,7 @@ def test_a_push_that_nobody_takes_is_given_up_with_the_last_reason():
     asked(refused)
     refused.failed(Busy("full", 100.0), 1.0)
     refused.choose(1.0)
-    assert refused.next_deadline_s() == 60.0
+    assert refused.next_deadline_s() == 1.0 + BUSY_MAX_S
 
     assert never.choose(60.0) is None
     assert refused.choose(60.0) is None
@@ -353,3 +353,27 @@ def test_a_gradient_that_its_only_server_could_not_take_goes_nowhere_else(error)
     assert progress.over
     assert only.choose(4.0) is None
     assert only.free_at_s() is None
+
+
+def test_a_server_that_takes_the_bytes_and_is_busy_then_is_avoided_as_one_that_fails():
+    servers = router(FIRST, SECOND)
+    progress = PushProgress(servers, NOBODY, 0.0)
+    first = asked(progress)
+    progress.granted(0.0)
+    progress.sent(0.0)
+
+    progress.failed(Busy("full", 0.0), 1.0)
+
+    second = asked(progress, 1.0)
+    assert second != first
+    assert {servers.choose(1.0 + AVOID_FIRST_S - 0.1) for _ in range(4)} == {second}
+
+
+def test_a_gradient_is_offered_again_soon_however_long_its_server_says_that_it_is_busy():
+    progress = PushProgress(OnlyPeer(view(FIRST), FIRST.peer), NOBODY, 0.0)
+    asked(progress)
+
+    progress.failed(Busy("full", 3600.0), 1.0)
+
+    assert progress.choose(1.0) is None
+    assert progress.next_deadline_s() == 1.0 + BUSY_MAX_S

@@ -41,7 +41,7 @@ def test_a_push_is_given_up_as_soon_where_others_have_found_that_nobody_is_reach
 def test_a_push_waits_while_one_server_is_lost_and_another_is_busy():
     servers = router(FIRST, SECOND)
     servers.lost(FIRST.peer, 0.0)
-    servers.busy(SECOND.peer, 9.0)
+    servers.busy(SECOND.peer, 0.0, 4.0)
     progress = PushProgress(servers, NOBODY, 0.0)
 
     assert progress.choose(0.0) is None

@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.run.messages.membership import MemberRecord
-from p2pswarm.run.push import PushTimes
-from p2pswarm.run.router import AVOID_FIRST_S, AVOID_MAX_S, QUEUE_EXPLAINED, Router
+from p2pswarm.run.push import BUSY_LEAST_S, BUSY_MAX_S, PushTimes
+from p2pswarm.run.router import (
+    AVOID_FIRST_S,
+    AVOID_MAX_S,
+    BUSY_DOUBLINGS,
+    QUEUE_EXPLAINED,
+    REFUSED_S,
+    Router,
+)
 
 
 def member(name: int, incarnation: int = 0) -> MemberRecord:
@@ -137,7 +144,7 @@ def test_a_newcomer_gets_the_next_microbatches_while_the_others_have_yet_to_answ
 def test_a_busy_peer_is_left_alone_until_it_said():
     one, two = member(1), member(2)
     built = router(one, two)
-    built.busy(one.peer, until_s=5.0)
+    built.busy(one.peer, 0.0, 5.0)
 
     assert {built.choose(4.9) for _ in range(5)} == {two}
     assert one in {built.choose(5.0) for _ in range(5)}
@@ -146,8 +153,8 @@ def test_a_busy_peer_is_left_alone_until_it_said():
 def test_when_all_are_busy_nobody_is_chosen_and_the_wait_is_known():
     one, two = member(1), member(2)
     built = router(one, two)
-    built.busy(one.peer, until_s=5.0)
-    built.busy(two.peer, until_s=3.0)
+    built.busy(one.peer, 0.0, 5.0)
+    built.busy(two.peer, 0.0, 3.0)
 
     assert built.choose(2.0) is None
     assert built.free_at_s() == 3.0
@@ -210,7 +217,7 @@ def test_the_only_server_is_asked_again_though_it_failed():
     assert built.choose(0.0) == one
 
     built.update((one, two))
-    built.busy(two.peer, 0.2)
+    built.busy(two.peer, 0.0, 0.2)
     assert built.choose(0.1) is None
     assert built.free_at_s() == 0.2
 
@@ -272,7 +279,7 @@ def test_answers_about_strangers_change_nothing():
     built = router()
 
     built.settle(b"x" * 32, PushTimes(0.0, 1.0))
-    built.busy(b"x" * 32, 9.0)
+    built.busy(b"x" * 32, 0.0, 9.0)
     built.lost(b"x" * 32, 9.0)
     built.failed(b"x" * 32, 9.0)
 
@@ -419,3 +426,67 @@ def test_what_is_over_is_forgotten_and_strangers_change_nothing():
     built.over(chosen.peer, 1e3)
 
     assert built.choose(1e6) == member(1)
+
+
+@given(retry_s=st.floats(0.0, 3600.0), late=st.booleans())
+def test_a_server_that_only_refuses_costs_each_push_one_question_and_soon_few(retry_s, late):
+    """It took no charge, so it would be asked first each time, for as long as it likes."""
+    peers = [member(n) for n in range(1, 5)]
+    liar, built = peers[0], router(*peers)
+    asked = 0
+    for turn in range(400):
+        now_s = 0.05 * turn
+        chosen = built.choose(now_s)
+        if chosen == liar:
+            asked += 1
+            built.over(liar.peer, now_s)
+            if late:
+                built.refused(liar.peer, now_s)
+            else:
+                built.busy(liar.peer, now_s, retry_s)
+            chosen = built.choose(now_s)
+        assert chosen not in (liar, None)
+        answer(built, chosen.peer, now_s, now_s + 0.05, compute_s=0.05)
+
+    most_s = REFUSED_S if late else BUSY_LEAST_S * 2**BUSY_DOUBLINGS
+    assert 1 <= asked <= BUSY_DOUBLINGS + 2 + 20.0 / most_s
+
+
+def test_a_busy_server_is_asked_again_soon_however_long_it_says():
+    one = member(1)
+    built = router(one)
+
+    built.busy(one.peer, 0.0, 3600.0)
+
+    assert built.free_at_s() == BUSY_MAX_S
+
+
+def test_refusals_at_one_time_are_one_and_a_success_forgives_them():
+    one = member(1)
+    built = router(one)
+    for _ in range(5):
+        built.refused(one.peer, 0.0)
+    assert built.free_at_s() == REFUSED_S
+    built.refused(one.peer, REFUSED_S)
+    assert built.free_at_s() == 3 * REFUSED_S
+
+    built.settle(one.peer, PushTimes(1.0, 2.0))
+    built.refused(one.peer, 5.0)
+
+    assert built.free_at_s() == 5.0 + REFUSED_S
+
+
+@given(told_s=st.floats(1e-9, 1e-3), gradient_s=st.floats(0.5, 10.0), liar=st.integers(0, 1))
+def test_one_of_two_cannot_starve_the_other_by_what_it_tells_of_gradients(told_s, gradient_s, liar):
+    """They come back to us as late as ever, so the other is no later than is usual."""
+    peers = [member(1), member(2)]
+    built, given_to = router(*peers), Counter()
+    for turn in range(200):
+        now_s = 0.3 * turn
+        built.on_gradients(1.1 * gradient_s)
+        chosen = built.choose(now_s)
+        told = told_s if chosen == peers[liar] else gradient_s
+        answer(built, chosen.peer, now_s, now_s + 0.3, compute_s=0.3, gradient_s=told)
+        given_to[chosen.peer] += 1
+
+    assert given_to[peers[liar].peer] <= 104

@@ -10,7 +10,13 @@ from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.run.messages.field_limits import TRAINERS_MAX
 from p2pswarm.run.messages.membership import StandsBy
 from p2pswarm.server.lifecycle import SLEPT_S, ServerState
-from p2pswarm.server.trainer_search import REACHED_S, REJOIN_FIRST_S, TrainerSearch
+from p2pswarm.server.trainer_search import (
+    REACHED_S,
+    REJOIN_FIRST_S,
+    REJOIN_MAX_S,
+    SEEK_S,
+    TrainerSearch,
+)
 
 
 def asks(one, now_s):
@@ -44,6 +50,20 @@ def test_a_standby_names_the_coordinator_which_is_asked_at_once():
     assert asks(one, 0.0) == STANDBY
     one.answered(ASSIGNED)
     assert one.trainer == STANDBY
+
+
+def test_a_trainer_that_is_back_is_asked_often_until_it_leads():
+    one = server(TRAINER)
+    fail(one, 1000.0)
+    assert one.next_deadline_s() == 1000.0 + SEEK_S
+
+    asks(one, 1000.0 + SEEK_S)
+    with pytest.raises(LinkLost):
+        one.answered(StandsBy(b"", ""))
+    one.session_lost("it stands by", 1000.0 + SEEK_S)
+
+    assert one.next_deadline_s() <= 1000.0 + SEEK_S + REJOIN_MAX_S
+    assert one.look_again_s(1000.0 + SEEK_S) < SEEK_S
 
 
 @pytest.mark.parametrize("answer", [StandsBy(b"", ""), StandsBy(b"p" * 32, "nowhere")])

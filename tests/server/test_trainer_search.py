@@ -3,6 +3,7 @@
 import pytest
 
 from p2pswarm.server.trainer_search import (
+    ANSWERS_S,
     ELECTION_S,
     KNOCK_FIRST_S,
     KNOCK_S,
@@ -91,6 +92,31 @@ def test_a_trainer_that_is_gone_for_long_is_looked_for_seldom_until_it_is_back()
     pauses.in_run(100_000.0)
     assert not pauses.gone(100_000.0)
     assert pauses.gone_s(100_001.0) == 1.0
+
+
+def test_a_trainer_that_answers_again_is_asked_often_for_as_long_as_one_that_was_just_lost():
+    """It was away, and leads once a majority of the voters has found it."""
+    pauses = JoinPauses(REJOIN_S, 0.0)
+    pauses.in_run(50.0)
+    assert failed(pauses, 1000.0, several=True) == SEEK_S
+
+    pauses.on_answer(1010.0)
+
+    assert failed(pauses, 1010.0, several=True) < SEEK_S
+    pauses.on_answer(1010.0 + REJOIN_S)
+    assert failed(pauses, 1010.0 + REJOIN_S, several=True) == SEEK_S
+
+
+def test_a_trainer_that_does_not_answer_is_soon_given_up_for_one_that_did():
+    pauses = JoinPauses(REJOIN_S, 0.0)
+    assert pauses.knock_s(others=False) is None
+
+    pauses.on_answer(1010.0)
+    pauses.tried_s = 1010.0
+
+    assert pauses.knock_s(others=False) == KNOCK_S
+    pauses.tried_s = 1010.0 + 2 * ANSWERS_S
+    assert pauses.knock_s(others=False) is None
 
 
 def test_who_was_just_in_the_run_tries_to_reach_a_trainer_anew_soon():

@@ -4,7 +4,6 @@ import asyncio
 import functools
 import itertools
 import random
-import statistics
 
 import pytest
 from sim.seed import SEED
@@ -73,8 +72,8 @@ def test_a_server_a_hundred_times_slower_that_came_first_holds_no_step_up(slow: 
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_newcomers_that_come_and_die_slow_a_few_steps_and_not_all(*, silent: bool) -> None:
-    """Each dies two or three seconds after it came; without notice it is found by its silence."""
+def test_newcomers_that_come_and_die_slow_no_step(*, silent: bool) -> None:
+    """Each dies two or three seconds after it came, before it is given work."""
     ended_s: list[float] = []
     batch = BatchConfig(microbatches=32, rows=1, evaluate_every=0)
     run_config = small_run(stages=2, steps=10, min_replicas=1, batch=batch)
@@ -104,5 +103,4 @@ def test_newcomers_that_come_and_die_slow_a_few_steps_and_not_all(*, silent: boo
     took_s = [end_s - begin_s for begin_s, end_s in itertools.pairwise(ended_s)]
     calm_s = max(took_s[:2])
     assert steps == 10
-    assert max(took_s) < calm_s + 10.0
-    assert statistics.median(took_s) < 1.25 * calm_s
+    assert max(took_s) < 1.25 * calm_s

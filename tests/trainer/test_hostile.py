@@ -230,6 +230,29 @@ def test_one_that_rejoins_a_stage_that_is_full_by_now_is_given_another():
     assert (assign.message.stage, assign.message.keep) == (1, False)
 
 
+def test_who_was_given_nothing_counts_nothing_and_is_out():
+    """A stranger could count what others compute, and have each of them put out for it."""
+    play = Play()
+    ann, bob = play.serve("a"), play.join("b")
+
+    play.count(bob, 0)
+    play.count(ann, 0)
+
+    assert [evict.incarnation for evict in play.seen(act.Evict)] == [bob]
+    assert play.coordinator.members.alive(ann)
+
+
+def test_of_two_that_count_one_microbatch_that_one_is_out_that_it_was_not_handed_to():
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.hand(ann, 0)
+
+    play.count(bob, 0)
+    play.count(ann, 0)
+
+    assert [evict.incarnation for evict in play.seen(act.Evict)] == [bob]
+
+
 def test_a_thousand_joins_of_one_peer_are_one_member():
     play = Play()
     for _ in range(1000):
@@ -237,3 +260,24 @@ def test_a_thousand_joins_of_one_peer_are_one_member():
 
     assert len(play.coordinator.members.records()) == 1
     assert len(play.seen(MemberLost)) == 999
+
+
+def test_only_the_member_that_has_a_microbatch_hands_it_on_and_only_to_the_next_stage():
+    """Else it could give up all that is under way, or name whom it likes as the one to wait for."""
+    batch = BatchConfig(microbatches=1, evaluate_every=0)
+    play = Play(RunConfig(stages=2, steps=2, min_replicas=1, batch=batch))
+    ann, bob, eve = play.serve("a"), play.serve("b"), play.serve("e")
+    play.hand(ann, 0)
+    ghost = Incarnation(b"g" * 32, 99)
+
+    for to, by in ((ghost, eve), (bob, eve), (eve, ann), (bob, ghost)):
+        note = Handed(0, 0, 0, to.peer, to.number)
+        play.coordinator.on_handoff(to, note, play.now_s, by)
+    play.promise(ann, eve, bob)
+    play.wait(1.0)
+
+    assert [one.attempt for one in play.seen(act.Launch)] == [0]
+    play.coordinator.on_handoff(ghost, Handed(0, 0, 0, ghost.peer, 99), play.now_s, ann)
+    play.promise(ann, eve, bob)
+    play.wait(1.0)
+    assert [one.attempt for one in play.seen(act.Launch)][-1] == 1

@@ -8,10 +8,14 @@ from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import Obstacle, Work
 from p2pswarm.run.messages.microbatch import Evaluated
 from p2pswarm.settings.config import BatchConfig, RunConfig
+from p2pswarm.trainer.members.blame import PAUSE_FIRST_S
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.reports import Replayed, RunFinished, SumVoided
+from p2pswarm.trainer.reports.reports import Replayed, RunFinished, ServerFails, SumVoided
 from p2pswarm.trainer.step.in_flight import REFUSALS_MAX, TIMEOUT_FIRST_S
-from p2pswarm.trainer.step.step import FENCE_S
+from p2pswarm.trainer.step.step import FENCE_NEWCOMER_S, FENCE_S
+
+BOTH = dataclasses.replace(CONFIG, min_replicas=2)
+"""The run begins with two servers: neither is a newcomer."""
 
 
 def test_what_a_fence_finds_counted_is_not_launched_again():
@@ -28,7 +32,7 @@ def test_what_a_fence_finds_counted_is_not_launched_again():
 
 def test_what_a_fence_found_counted_and_is_void_waits_for_the_others_to_answer_that_fence():
     """Ann's sum is void, and Bob may still count the attempt that is being fenced."""
-    play = Play()
+    play = Play(BOTH)
     ann, bob = play.serve("a"), play.serve("b")
     play.stuck(0)
     play.promise(ann, counted=(0,))
@@ -80,8 +84,51 @@ def test_who_was_too_slow_for_a_fence_may_take_twice_as_long_for_the_next():
     assert play.seen(act.Evict) == []
 
 
-def test_one_that_is_slow_to_answer_costs_nobody_else_a_longer_limit():
+def test_a_newcomer_has_less_time_to_answer_a_fence_until_it_was_slow_in_time():
     play = Play()
+    ann = play.serve("a")
+    bob = play.serve("b")
+    play.stuck(0)
+    (*_, fence) = play.seen(act.SendFence)
+    play.wait(0.9 * FENCE_NEWCOMER_S)
+    play.promise(ann, bob)
+    play.stuck(1)
+
+    play.wait(FENCE_NEWCOMER_S)
+
+    assert (fence.incarnation, fence.limit_s) == (bob, FENCE_NEWCOMER_S)
+    assert [evict.incarnation for evict in play.seen(act.Evict)] == [bob]
+
+
+def test_who_speaks_and_does_not_answer_gets_no_work_for_a_while_and_no_longer_to_answer():
+    """A stranger that answers nothing would hold each step up for longer than the one before."""
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.stuck(0)
+    play.promise(ann)
+    play.coordinator.silence.on_word(bob, play.now_s)
+    play.now_s += FENCE_S - 0.1
+    play.coordinator.silence.on_word(bob, play.now_s)
+    play.wait(0.1)
+    (out,) = play.seen(ServerFails)
+    again = play.join("b", stage=0, version=0, digest=b"w0")
+    play.ready(again)
+    play.stuck(1)
+    (fence,) = play.seen(act.SendFence)
+    held_out = fence.incarnation
+    play.promise(ann)
+    play.wait(PAUSE_FIRST_S)
+    play.stuck(1, attempt=1)
+
+    limits_s = {fence.incarnation: fence.limit_s for fence in play.seen(act.SendFence)}
+
+    assert (out.incarnation, out.pause_s) == (bob, PAUSE_FIRST_S)
+    assert held_out == ann
+    assert limits_s[again] <= FENCE_S
+
+
+def test_one_that_is_slow_to_answer_costs_nobody_else_a_longer_limit():
+    play = Play(BOTH)
     ann, bob = play.serve("a"), play.serve("b")
     play.stuck(0)
     play.wait(0.9 * FENCE_S)
@@ -92,7 +139,7 @@ def test_one_that_is_slow_to_answer_costs_nobody_else_a_longer_limit():
     play.stuck(1)
 
     limits_s = {fence.incarnation: fence.limit_s for fence in play.seen(act.SendFence)}
-    assert limits_s[cat] == FENCE_S
+    assert limits_s[cat] == FENCE_NEWCOMER_S
     assert limits_s[ann] > 1.7 * FENCE_S
     play.wait(FENCE_S)
     assert [evict.incarnation for evict in play.seen(act.Evict)] == [cat]

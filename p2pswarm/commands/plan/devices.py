@@ -70,8 +70,8 @@ class PlanAnswer:
     @property
     def run(self) -> RunConfig:
         """The run as the plan has it."""
-        codec, borders = self.plan.codec.name, self.plan.borders
-        codecs = dataclasses.replace(self.asked.codecs, activation=codec, gradient=codec)
+        (up, down), borders = self.plan.codec.ways, self.plan.borders
+        codecs = dataclasses.replace(self.asked.codecs, activation=up, gradient=down)
         cut = tuple(after - first for first, after in pairwise(borders))
         least = min(len(devices) for devices in self.plan.stages)
         return dataclasses.replace(

@@ -117,7 +117,8 @@ def living_plan(
 ) -> LivingPlan:
     """The best plan for the servers of a run that is found in the time."""
     known = {codec.name for codec in CODECS}
-    codec = run.codecs.activation if run.codecs.activation in known else OWN_CODEC
+    ways = run.codecs.activation, run.codecs.gradient
+    codec = "/".join(each if each in known else OWN_CODEC for each in ways)
     options = PlanOptions(codecs=(codec,), connections=1, working_gib=0.0)
     blocks = [stage_blocks(run, stage) for stage in range(run.stages)]
     load = load_of(run, options)

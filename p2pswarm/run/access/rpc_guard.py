@@ -187,6 +187,10 @@ class GuardedRpc(ForwardingRpc, Closing):
         self._known.has(peer.raw, shown.version)
         access = self.gate.known.newest
         news = access if access is not None and access.version > shown.version else None
+        if refusal == REVOKED:  # the proof, for one that the owner had invited: it ends by itself
+            return TokenShown(None, refusal, self.gate.known.version, news)
+        if refusal:
+            return TokenShown(None, refusal, 0, None)
         return TokenShown(self.gate.token, refusal, self.gate.known.version, news)
 
     def _on_told(self, peer: PeerId, told: TellAccess) -> AccessKnown:

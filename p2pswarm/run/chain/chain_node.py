@@ -42,6 +42,8 @@ LONG_ASK_S = 10.0  # as long as a peer takes parts; 128 kB at 100 kbit/s
 FETCH_S = 60.0  # a chain of 100,000 records; another holder is asked after that
 OVERHEAR_S = 2.0  # between two records of a stranger that may mean to waste our time
 OVERHEARD_MAX = 4  # strangers that are asked at once
+READERS_MAX = 64  # peers that are sent records at once, one stream each: all trainers and voters
+AGAIN_S = 1.0  # for a peer that asks again while it is sent some
 SENT_AT_ONCE = 16  # records that are read before they are sent: 2 MB at most, as bytes
 
 Told = Leading | Deposed | RecordDecided | VotesMissing | VotesChanged | Followed | StoreFailed
@@ -123,6 +125,8 @@ class ChainNode:
         self._asks = OpenAsks()
         self._fetching: set[bytes] = set()
         self._overheard = 0
+        self._readers: dict[bytes, None] = {}
+        """The peers that are sent records."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         """In order, so that a simulation ends them in the same order each time."""
         self._timer: asyncio.TimerHandle | None = None
@@ -158,8 +162,8 @@ class ChainNode:
 
         It may be anybody: a trainer that was away may know nobody that votes now.
         """
-        peer = contact.peer
-        if peer is not None and peer.raw not in self._fetching and self._overheard < OVERHEARD_MAX:
+        peer, room = contact.peer, not self._closed and self._overheard < OVERHEARD_MAX
+        if peer is not None and peer.raw not in self._fetching and room:
             self._fetching.add(peer.raw)
             self._overheard += 1
             self._start(self._overhear(peer.raw, contact))
@@ -330,11 +334,18 @@ class ChainNode:
     async def _send_records(self, stream: Stream, request: FetchRecords) -> None:
         if self._closed or request.run != self._run:
             raise NotServing("this node keeps no records of that run")
-        height = request.height
-        while records := await self._read(height):
-            for record in records:
-                await stream.send(record)
-            height += len(records)
+        reader = stream.peer.raw
+        if reader in self._readers or len(self._readers) >= READERS_MAX:
+            raise Busy("records are being sent", AGAIN_S)
+        self._readers[reader] = None
+        try:
+            height = request.height
+            while records := await self._read(height):
+                for record in records:
+                    await stream.send(record)
+                height += len(records)
+        finally:
+            del self._readers[reader]
 
     async def _read(self, height: int) -> list[CommitRecord]:
         chain = self.machine.learner.chain

@@ -38,6 +38,7 @@ from p2pswarm.run.chain.record import CommitRecord, VoterId, authentic, digest
 HEARTBEAT_S = 1.0  # a standby waits for four of them, a voter is calm for three
 RESEND_S = 1.0  # calls are reliable while a link lasts: this is for links that were lost
 WITHDRAWAL = 4  # so many times it is proposed to voters of which no majority answers any more
+NO_TERM = 0  # nobody promises it: a voter answers with the term that it has promised
 PATIENCE = 10  # so many times a record is proposed, a second apart, before people are told
 Electorate = tuple[VoterId, ...]
 
@@ -94,6 +95,12 @@ class Leader:
         self._prospects: tuple[bytes, ...] = ()
         self.votes = Votes()
         """Who answers, and with which file: for the next record."""
+        self.quiet = False
+        """True if it leads and no majority of the voters answers.
+
+        It decides nothing then, but its heartbeats may reach voters and standbys whose answers it
+        does not hear: they would wait for it. So it only asks what they have promised.
+        """
         self._fetching: int | None = None
         self._fetches = 0
         self._actions: list[LeaderAction] = []
@@ -124,6 +131,10 @@ class Leader:
             return
         if self.votes.on_answer(sender, answer.memory):
             self._votes_changed()
+            if self.quiet and self._majority_answers():
+                self.quiet = False
+                self._ask_to_accept()
+                self._say_alive()
         if VoterId(sender, answer.memory) not in self.voters:
             return
         match answer:
@@ -185,6 +196,7 @@ class Leader:
         """Ask again those that have not answered; a leader says that it lives."""
         self.next_deadline_s = now_s + (HEARTBEAT_S if self.leads else RESEND_S)
         self._asked.clear()
+        self.quiet = self.leads and not self._majority_answers()
         if self._fetching is not None:
             came = self._fetching != self.head.height
             self._fetching = self.head.height if came else None
@@ -278,7 +290,7 @@ class Leader:
         the next leader would have to propose again. The same holds of voters that the record leaves
         out, while those that it names may be dead.
         """
-        if record := self.pending:
+        if (record := self.pending) and not self.quiet:
             message = Propose(self._genesis.run, self.attempt.term, record)
             own = [voter for voter in record.voters if voter.peer == self.attempt.peer]
             enough = is_majority(record.voters, self._accepted.keys() | set(own))
@@ -362,8 +374,15 @@ class Leader:
 
     def _say_alive_to(self, peers: list[bytes]) -> None:
         run, head = self._genesis.run, self.head
-        message = Heartbeat(run, self.attempt.term, head.height, head.digest)
+        message: Message = Heartbeat(run, self.attempt.term, head.height, head.digest)
+        if self.quiet:
+            message = Prepare(run, NO_TERM, self.attempt.nonce)
         self._actions += [Ask(peer, message) for peer in peers]
+
+    def _majority_answers(self) -> bool:
+        """Return whether the head's voters that are not lost are a majority of them."""
+        lost, voters = self.votes.lost, self.head.voters
+        return is_majority(voters, [one for one in voters if one.peer not in lost])
 
     def _votes_changed(self) -> None:
         if self.leads:

@@ -94,10 +94,10 @@ class Dither(KeyedCodec):
         encoded = pool.beside(values, (panels.encoded_bytes,), torch.uint8)
         encoded[:KEY_CHECK_BYTES].copy_(draw.check)
         rows = panels.rows_of(values)
-        work = _Work()
+        scratch = _Scratch()
         for group in panels.groups(at_once=pool.streams.device.holds(values)):
             x_PRNM = rows[group.rows].view(group.shape)
-            self._quantise(x_PRNM, group.of(encoded), group, draw, work)
+            self._quantise(x_PRNM, group.of(encoded), group, draw, scratch)
         return bytes_of(pool.on_host(encoded))
 
     def keyed_decoder(
@@ -113,19 +113,24 @@ class Dither(KeyedCodec):
             there = pool.on_device(encoded)
             values = pool.home(layout.shape, TORCH[layout.dtype])
             rows = panels.rows_for(values)
-            work = _Work()
+            scratch = _Scratch()
             for group in panels.groups(at_once=pool.apart):
                 x_PRNM = rows[group.rows].view(group.shape)
-                self._restore(group.of(there), x_PRNM, group, draw, work)
+                self._restore(group.of(there), x_PRNM, group, draw, scratch)
             return panels.fill(values, rows)
 
         return Decoder(bytes_of(encoded), finish)
 
     def _quantise(
-        self, x_PRNM: Tensor, encoded: Tensor, group: "_PanelGroup", draw: "_Draw", work: "_Work"
+        self,
+        x_PRNM: Tensor,
+        encoded: Tensor,
+        group: "_PanelGroup",
+        draw: "_Draw",
+        scratch: "_Scratch",
     ) -> None:
         """Encode panels of equal size, each into a row of `encoded`."""
-        y_PRNM, spare_PRNM = work.floats(x_PRNM)
+        y_PRNM, spare_PRNM = scratch.floats(x_PRNM)
         exact = x_PRNM if x_PRNM.dtype == torch.float32 else spare_PRNM.copy_(x_PRNM)
         torch.mul(exact, draw.signs(x_PRNM), out=y_PRNM)
         y_PRNM, spare_PRNM = mixed(y_PRNM, spare_PRNM)
@@ -150,13 +155,21 @@ class Dither(KeyedCodec):
         group.scales(encoded).copy_(codes_PRM - least_P11)
         per_step_PRM = _steps(codes_PRM).reciprocal_()
         y_PRNM.mul_(per_step_PRM.unsqueeze(2)).add_(draw.dither(x_PRNM, 0.0))
-        codes_PRNM, low = work.bytes(x_PRNM).copy_(y_PRNM), 0  # positive: to cut is to round down
+        codes_PRNM, low = (
+            scratch.bytes(x_PRNM).copy_(y_PRNM),
+            0,
+        )  # positive: to cut is to round down
         for bits, plane in group.planes(encoded):
             _pack(codes_PRNM, bits, low, plane)
             low += bits
 
     def _restore(
-        self, encoded: Tensor, x_PRNM: Tensor, group: "_PanelGroup", draw: "_Draw", work: "_Work"
+        self,
+        encoded: Tensor,
+        x_PRNM: Tensor,
+        group: "_PanelGroup",
+        draw: "_Draw",
+        scratch: "_Scratch",
     ) -> None:
         """Decode panels of equal size, each from a row of `encoded`."""
         marked_P11 = _tops_of_bytes(group.tops(encoded))
@@ -169,8 +182,8 @@ class Dither(KeyedCodec):
         steps_PRM.mul_(1 / self.strands)
         if not int(kept_PRM.amin()):
             steps_PRM.masked_fill_(kept_PRM == 0, 0.0)
-        y_PRNM, spare_PRNM = work.floats(x_PRNM)
-        codes_PRNM, low = work.bytes(x_PRNM), 0
+        y_PRNM, spare_PRNM = scratch.floats(x_PRNM)
+        codes_PRNM, low = scratch.bytes(x_PRNM), 0
         for bits, plane in group.planes(encoded):
             _unpack(plane, bits, low, codes_PRNM)
             low += bits
@@ -186,7 +199,7 @@ class Dither(KeyedCodec):
             x_PRNM.copy_(y_PRNM)
 
 
-class _Work:
+class _Scratch:
     """Memory to work in, used again for one panel after another."""
 
     def __init__(self) -> None:

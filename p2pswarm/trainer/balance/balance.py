@@ -51,6 +51,55 @@ def expected_costs(config: RunConfig) -> list[float] | None:
 
 QUEUE_S = 60.0  # of a server's queue a mean is taken: right after a commit it is empty
 SECONDS_LEAST, SECONDS_MOST = 1e-5, 1e5  # of a microbatch: what is told beyond makes no sense
+BELIEVED = 2.0  # times what its share shows: routers measure another time than the server does
+HALF_LIFE = 128.0  # microbatches of its stage, after which what was seen weighs half as much
+LEAST = 32.0  # microbatches of its stage; a share of fewer is a matter of chance
+
+
+class WorkShares:
+    """What servers were seen to do of their stage's work: it bounds what they tell of their speed.
+
+    Routers give work by their own measurements. So a server's share of what its stage counts shows
+    how fast it is beside the others, and what it tells over its share is what it says of the whole
+    stage. The median of that, in which each weighs as much as its share, is no liar's whose share
+    is below a half. What a server tells is believed within `BELIEVED` times its share of the
+    median. So the most that a lie adds to the rate of a stage, or takes from it, is what the liar
+    does there.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[Incarnation, tuple[float, float]] = {}
+        """What it has counted, and what its stage has, in the steps for which it was there."""
+
+    def on_step(self, counts: Mapping[Incarnation, int], size: int) -> None:
+        """A step of `size` microbatches is decided; `counts`: of those that are ready now.
+
+        One that is named for the first time may have come in its midst: it begins with the next.
+        """
+        fade, before = 0.5 ** (size / HALF_LIFE), self._seen
+        self._seen = dict.fromkeys(counts, (0.0, 0.0))
+        for one, count in counts.items():
+            if one in before:
+                counted, whole = before[one]
+                self._seen[one] = counted * fade + count, whole * fade + size
+
+    def believed(self, rates: Mapping[Incarnation, float]) -> dict[Incarnation, float]:
+        """Return what is believed of the `rates` that the servers of one stage tell."""
+        shares = {}
+        for one in rates:
+            counted, whole = self._seen.get(one, (0.0, 0.0))
+            if whole >= LEAST:
+                shares[one] = (counted + 0.5) / (whole + 1.0)  # never 0, so each has a rate
+        ordered = sorted((rates[one] / share, share) for one, share in shares.items())
+        left, stage_rate = sum(shares.values()) / 2.0, 0.0
+        for implied, share in ordered:
+            if left > 0.0:
+                left, stage_rate = left - share, implied
+        believed = dict(rates)
+        for one, share in shares.items():
+            shown = stage_rate * share
+            believed[one] = min(max(rates[one], shown / BELIEVED), shown * BELIEVED)
+        return believed
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +196,7 @@ class Balance:
         self._rule = Rebalancing(config.balance)
         self._costs = StageCosts(config.stages, MEMBERS_MAX, expected_costs(config))
         self._reported = ReportedLoads(config.stages)
+        self._shares = WorkShares()
         self._moving: dict[bytes, _OnItsWay] = {}
         """Those that were sent to another stage, and are not ready there."""
         self._prepared = PreparedMoves()
@@ -165,6 +215,10 @@ class Balance:
         told = self._reported.on_load(peer, member.stage, load, self._members.ready_count())
         if told.seconds is not None:
             self._costs.on_time(peer, member.stage, told.seconds)
+
+    def on_counts(self, counts: Mapping[Incarnation, int], size: int) -> None:
+        """A step of `size` microbatches is decided; `counts`: of the ready members."""
+        self._shares.on_step(counts, size)
 
     def on_join(self, peer: bytes, join: Join, now_s: float) -> Join:
         """Return what a server asks for, with the stage that it is to have."""
@@ -343,8 +397,9 @@ class Balance:
         Those that prepare count where they go: they are on their way.
         """
         members, costs = self._members, self._costs.costs()
+        believed = self._believed()
         servers = [
-            self._staged(one, costs, avoided)
+            self._staged(one, costs, believed.get(one.incarnation), avoided)
             for one in (*members.ready(), *members.waiting())
             if one.incarnation not in members.leaving
         ]
@@ -373,14 +428,29 @@ class Balance:
         room = [one.free_bytes for one in servers if one.free_bytes is not None]
         return 2 * sum(not beside_bytes(largest, free) for free in room) > len(servers)
 
+    def _believed(self) -> dict[Incarnation, float]:
+        """The rates of ready members in their stages, as far as they are believed."""
+        rates: dict[int, dict[Incarnation, float]] = {}
+        for one in self._members.ready():
+            told = self._reported.loads.get(one.incarnation.peer)
+            if told is not None and told.seconds is not None and told.stage == one.stage:
+                rates.setdefault(one.stage, {})[one.incarnation] = 1 / told.seconds
+        return {one: r for each in rates.values() for one, r in self._shares.believed(each).items()}
+
     def _staged(
-        self, member: Member, costs: tuple[float, ...], avoided: Callable[[bytes], bool]
+        self,
+        member: Member,
+        costs: tuple[float, ...],
+        rate: float | None,
+        avoided: Callable[[bytes], bool],
     ) -> StagedServer:
         peer = member.incarnation.peer
         bound = "was told which stage to serve" if member.pinned else ""
         if not bound and avoided(peer):
             bound = "fails at its work"
         speed, error = self._reported.speed(peer, costs)
+        if rate is not None:
+            speed = rate * costs[member.stage]
         told = self._reported.loads.get(peer)
         capacity = told.load.capacity if told else None
         targets = [m.target for m in self._prepared.moves if m.mover == member.incarnation]

@@ -21,20 +21,24 @@ from p2pswarm.trainer.balance.stage_coverage import StageCoverage
 from p2pswarm.trainer.coordinator.admission import Admission
 from p2pswarm.trainer.coordinator.changes import Change, Effects, Rule
 from p2pswarm.trainer.coordinator.decision import FROM_THE_FIRST, CoordinatorStart
-from p2pswarm.trainer.coordinator.incarnations import Incarnations, MemberRecords
+from p2pswarm.trainer.coordinator.incarnations import (
+    CLASH,
+    NEVER_GIVEN,
+    Incarnations,
+    MemberRecords,
+)
 from p2pswarm.trainer.coordinator.silence import Silence
 from p2pswarm.trainer.coordinator.step_end import StepEnd
-from p2pswarm.trainer.members.blame import Blame, FailedAttempt, UnreachablePairs
+from p2pswarm.trainer.members.blame import Blame, FailedAttempt
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.members.probation import Probation
+from p2pswarm.trainer.members.unreachable_pairs import UnreachablePairs
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import Loaded, RunBegun
 from p2pswarm.trainer.step.ledger import CountResult
 from p2pswarm.trainer.step.reduction import Reductions
 from p2pswarm.trainer.step.step import Phase, Step
 from p2pswarm.trainer.step.sums import FormerSums, Suspensions
-
-CLASH = "it counted a microbatch that another had counted"
 
 
 class Coordinator:
@@ -58,12 +62,10 @@ class Coordinator:
         self._run = run
         members_max = members_that_fit(config.stages, config.batch.microbatches)
         self.members = Membership(config.stages, members_max=members_max, former=start.former)
-        self._step = Step(
-            start.version,
-            config,
-            secret,
-            Phase.GATHERING if start.gathers else Phase.FILLING,
-        )
+        phase = Phase.GATHERING if start.gathers else Phase.FILLING
+        self._step = Step(start.version, config, secret, phase)
+        self.timeout = self._step.timeout
+        """How long attempts take."""
         self._reductions = Reductions(former=start.former, ends=config.tied_ends)
         self.admission = Admission(run, config.stages, self.members, start)
         self._probation = Probation(start.averaged)
@@ -85,18 +87,9 @@ class Coordinator:
             balance=self._balance,
             probation=self._probation,
         )
-        self._incarnations = Incarnations(
-            config,
-            self.members,
-            self._step,
-            self._reductions,
-            records,
-            self._suspensions,
-            self._former_sums,
-        )
-        self._step_end = StepEnd(
-            config, run, self.members, self._step, self._reductions, records, self._incarnations
-        )
+        parts = self.members, self._step, self._reductions, records
+        self._incarnations = Incarnations(config, *parts, self._suspensions, self._former_sums)
+        self._step_end = StepEnd(config, run, *parts, self._incarnations)
         self._held = False
         self._actions: list[act.Action] = []
         self._asked = True
@@ -249,24 +242,31 @@ class Coordinator:
 
     # Inputs about microbatches.
 
-    def on_handoff(self, to: Incarnation, note: Handed, now_s: float) -> None:
-        """A microbatch was handed to the member `to`."""
+    def on_handoff(
+        self, to: Incarnation, note: Handed, now_s: float, by: Incarnation | None = None
+    ) -> None:
+        """A microbatch was handed to the member `to`; `by`: who says so, None: the trainer."""
+        teller = None
+        if by is not None and (teller := self.members.alive(by)) is None:
+            return  # what it had is given up already
         member = self.members.alive(to)
-        self._step.on_handoff(to, member.stage if member else None, note, now_s)
+        self._step.on_handoff(to, member.stage if member else None, note, now_s, teller)
         if self._due_s is not None and self._step.stealing.next_look_s < self._due_s:
             self._due_s = None
         self._follow_change(Change.NOTHING if member else Change.ATTEMPTS, now_s)
 
     def on_count(self, by: Incarnation, note: Counted, now_s: float) -> None:
         """A server has a microbatch in its sum, or has passed its gradient on."""
-        change = Change.NOTHING
-        if member := self.members.alive(by):
+        change, member = Change.NOTHING, self.members.alive(by)
+        if member and not member.ready and self._step.never_given(by, note.microbatch):
+            self._take(self._incarnations.end_false(by, NEVER_GIVEN, now_s))
+        elif member:
             result = self._step.on_count(by, member.stage, note, now_s)
             self._blame.on_count(by, self._step.path(note.microbatch))
             if self._blame.servers.pardoned():
                 change = Change.BLAME
             if result is CountResult.CLASH:
-                self._take(self._incarnations.evict(by, CLASH, now_s))
+                self._take(self._incarnations.end_clash(by, member.stage, note, now_s))
             elif result is CountResult.CHECK:
                 change |= Change.WORK | Change.ATTEMPTS
             elif result is CountResult.LAST:
@@ -380,13 +380,12 @@ class Coordinator:
         """Act on whatever is due."""
         effects = Effects(changes=Change.TIME)
         if now_s >= self._step.fences.deadline_s:
-            effects += self._end_unfenced(now_s)
+            effects += self._incarnations.end_unfenced(now_s)
         waiting_for = self._step, self._reductions.reduction
         spares = partial(self.admission.spares, step=self.step)
         for one in self.silence.to_evict(*waiting_for, spares, now_s):
             reason = "it is silent, and the step waits for it"
-            self._probation.on_death(one.peer, now_s)
-            effects += self._incarnations.evict(one, reason, now_s)
+            effects += self._incarnations.evict_dead(one, reason, now_s)
         effects += self._step_end.on_deadline(now_s)
         for one, reason in self.admission.overdue(now_s):
             effects += self._incarnations.evict(one, reason, now_s)
@@ -411,6 +410,7 @@ class Coordinator:
                 self._suspensions.next_deadline_s(),
                 self._former_sums.next_deadline_s(now_s),
                 self._blame.servers.next_deadline_s(now_s),
+                self._probation.next_deadline_s(now_s),
                 reduction.deadline_s if reduction is not None else None,
                 self._step.in_flight.next_deadline_s(now_s) if filling else None,
                 self._step.stealing.next_look_s if filling else None,
@@ -468,22 +468,12 @@ class Coordinator:
 
         The step does without it where its sum is soon made again: its averaging would wait, too.
         """
-        holders = self._step.give_up_stalled(self.members.ready, now_s)
-        if holders is None:
+        suspects = self._step.give_up_stalled(self.members.ready, now_s)
+        if suspects is None:
             return Effects()
-        reports = [one for each in holders for one in self._blame.on_stall(each, now_s)]
+        blame = self._blame.on_stall
+        reports = [one for each in suspects for one in blame(each.one, each.teller, now_s)]
         return Effects([*reports], Change.ATTEMPTS | Change.BLAME)
-
-    def _end_unfenced(self, now_s: float) -> Effects:
-        """Evict the members that have not answered a fence, unless they may come back."""
-        effects = Effects()
-        for one in self._step.fences.overdue(now_s):
-            if not self.silence.may_come_back(one, now_s):
-                self._step.fences.on_timeout(one)
-                self._probation.on_death(one.peer, now_s)
-                effects += self._incarnations.evict(one, "it did not answer a fence", now_s)
-        self._step.fences.wait_longer(now_s)
-        return effects
 
     def _settle_fences(self, now_s: float) -> Effects:
         """Close a round that all members have answered, and open the next."""
@@ -505,7 +495,8 @@ class Coordinator:
         if not step.fences.due:
             return effects
         incarnations = [m.incarnation for m in self.members.ready()]
-        work = step.fences.begin(incarnations, now_s)
+        new = [one for one in incarnations if not self._probation.proven(one.peer)]
+        work = step.fences.begin(incarnations, now_s, new)
         effects.changes |= Change.ATTEMPTS
         for one in incarnations:
             fence = Fence(self._run, step.number, one.number, work)
@@ -537,11 +528,11 @@ class Coordinator:
             effects += self._incarnations.end_unfit(newly.differing, now_s)
         return effects
 
-    def _begin_run(self, _now_s: float) -> Effects | None:
+    def _begin_run(self, now_s: float) -> Effects | None:
         gathers = self._step.phase is Phase.GATHERING
         if gathers and not self.members.unserved_stages(self._config.min_replicas):
             self._step.phase = Phase.FILLING
-            self._probation.prove(one.incarnation.peer for one in self.members.ready())
+            self._probation.begin((one.incarnation.peer for one in self.members.ready()), now_s)
             return Effects([RunBegun()], Change.PHASE | Change.BEGUN)
         return None
 

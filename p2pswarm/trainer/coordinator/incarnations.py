@@ -7,15 +7,17 @@ from dataclasses import dataclass
 
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import Assigned, HeldSum, Join
+from p2pswarm.run.messages.microbatch import Counted
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance import Balance
 from p2pswarm.trainer.balance.stage_coverage import StageCoverage
 from p2pswarm.trainer.coordinator.admission import Admission, NewlyReady
 from p2pswarm.trainer.coordinator.changes import Change, Effects
 from p2pswarm.trainer.coordinator.silence import Silence
-from p2pswarm.trainer.members.blame import Blame, UnreachablePairs
+from p2pswarm.trainer.members.blame import Blame
 from p2pswarm.trainer.members.membership import Member, Membership
 from p2pswarm.trainer.members.probation import Probation
+from p2pswarm.trainer.members.unreachable_pairs import UnreachablePairs
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import MemberLost, SumKept, SumVoided
 from p2pswarm.trainer.step.reduction import Reductions
@@ -23,6 +25,9 @@ from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
 from p2pswarm.trainer.step.step import Phase, Step
 from p2pswarm.trainer.step.sums import FormerSums, Suspensions
 
+CLASH = "it counted a microbatch that another had counted"
+NEVER_GIVEN = "it says that it counted a microbatch, and was given none"
+UNFENCED = "it did not answer a fence"
 WITHOUT_ITS_SUM = "it has joined without the sum that it had"
 
 
@@ -89,7 +94,7 @@ class Incarnations:
         if member is None:
             return Effects()
         if member.ready and one not in self._members.leaving:
-            self._records.probation.on_death(one.peer, now_s)
+            self._on_death(one, now_s)
         return Effects([act.Evict(one, reason)]) + self._end(one, reason, now_s, returns=returns)
 
     def on_probe_answer(self, one: Incarnation, reason: str | None, now_s: float) -> Effects | None:
@@ -112,10 +117,53 @@ class Incarnations:
             return Effects([act.Evict(one, reason)]) + self._end(one, reason, now_s)
         return self._void(one, reason, now_s) if one in self._suspensions else Effects()
 
+    def evict_dead(self, one: Incarnation, reason: str, now_s: float) -> Effects:
+        """End an incarnation from which nothing comes any more."""
+        self._on_death(one, now_s)
+        return self.evict(one, reason, now_s)
+
     def evict_and_blame(self, one: Incarnation, reason: str, now_s: float) -> Effects:
         """End an incarnation that has spoiled an averaging."""
         failures = self._blame.on_averaging_failure(one, reason, now_s)
         return Effects([*failures], Change.BLAME) + self.evict(one, reason, now_s)
+
+    def end_clash(self, by: Incarnation, stage: int, note: Counted, now_s: float) -> Effects:
+        """End one of two that have counted a microbatch: the one that it was not handed to.
+
+        Whoever lies could else have all others put out, by being the first to say so.
+        """
+        path = self._step.path(note.microbatch)
+        holder = self._step.ledger.holder(note.microbatch, stage)
+        false = holder if holder is not None and by in path and holder not in path else by
+        handed = false in path
+        ended = self.evict(false, CLASH, now_s) if handed else self.end_false(false, CLASH, now_s)
+        effects = Effects(changes=Change.WORK) + ended
+        if false != by:
+            self._step.on_count(by, stage, note, now_s)
+        return effects
+
+    def end_false(self, one: Incarnation, why: str, now_s: float) -> Effects:
+        """End a member that says what no honest one does; it gets no work for a while."""
+        found = self._blame.on_breach(one, why, now_s)
+        return Effects([*found], Change.BLAME) + self.evict(one, why, now_s)
+
+    def end_unfenced(self, now_s: float) -> Effects:
+        """Evict the members that have not answered a fence, unless they may come back.
+
+        One that says a word each half second, and does not answer, has no slow road. If others can
+        do its work, it has no longer the next time, and gets none for a while.
+        """
+        effects = Effects()
+        for one in self._step.fences.overdue(now_s):
+            if not self._records.silence.may_come_back(one, now_s):
+                speaks = self._records.silence.speaks(one, now_s)
+                found = self._blame.on_breach(one, UNFENCED, now_s) if speaks else []
+                if not found:
+                    self._step.fences.on_timeout(one)
+                effects += Effects([*found], Change.BLAME)
+                effects += self.evict_dead(one, UNFENCED, now_s)
+        self._step.fences.wait_longer(now_s)
+        return effects
 
     def end_misfits(self, now_s: float) -> Effects:
         """Evict the members that fail all the time, or hold other weights than their stage."""
@@ -203,7 +251,7 @@ class Incarnations:
         records.balance.on_end(one, now_s)
         step.pace.on_end(one)
         effects, voided = Effects(changes=Change.ENDED), 0
-        if returns and self._suspend(member, now_s, silent=silent):
+        if returns and self._suspend(member, silent=silent):
             effects.actions.append(act.Probe(member.record))
             step.suspend(one)
         else:
@@ -216,14 +264,14 @@ class Incarnations:
             effects.actions.append(MemberLost(one, member.stage, reason, voided))
         return effects
 
-    def _suspend(self, member: Member, now_s: float, *, silent: bool) -> bool:
+    def _suspend(self, member: Member, *, silent: bool) -> bool:
         """Return whether a member's sum is kept for a moment; one being decided stays as it is."""
         if self._step.phase in (Phase.DECIDING, Phase.ENDED) or self._config.spot_check_share:
             return False
         one = member.incarnation
         if one not in self._step.ledger.counting:
             return False
-        redo_s = self._step.sums.redo_s(one, member.stage, now_s)
+        redo_s = self._step.sums.redo_s(one, member.stage)
         return self._suspensions.begin(one, member.stage, silent=silent, redo_s=redo_s)
 
     def _void(self, one: Incarnation, reason: str, now_s: float) -> Effects:
@@ -290,6 +338,8 @@ class Incarnations:
             return False  # the step waits for what it holds
         return (
             self._blame.servers.avoided(peer, now_s)
+            or self._blame.averaging.left_out(peer)
+            or self._records.silence.silent(member.incarnation, now_s)
             or bool(self._records.pairs.unreachable_from(member))
             or self._on_probation(member, now_s)
         )
@@ -298,7 +348,13 @@ class Incarnations:
         ready = [one.incarnation.peer for one in self._members.ready(member.stage)]
         ledger = self._step.ledger
         counted = ledger.counted_in(member.stage) / max(1, ledger.size)
-        return self._records.probation.holds(member.incarnation.peer, ready, counted, now_s)
+        stay_s = self._records.silence.stay_s(member.incarnation)
+        peer = member.incarnation.peer
+        return self._records.probation.holds(peer, stay_s, ready, counted, now_s)
+
+    def _on_death(self, one: Incarnation, now_s: float) -> None:
+        stay_s = self._records.silence.stay_s(one)
+        self._records.probation.on_death(one.peer, stay_s, now_s)
 
     def _returned(self, one: Incarnation) -> bool:
         """Return whether a newcomer has a sum of this step, and waits for no digest."""

@@ -50,10 +50,14 @@ class Silence:
         self._members = members
         self._probation = probation
         self._heard_s: dict[Incarnation, float] = {}
+        self._first_s: dict[Incarnation, float] = {}
+        """Time of its first word."""
         self._deaf_s: dict[Incarnation, float] = {}
         """Time at which a standby said last that a member hears nothing from us."""
         self._look_s = math.inf
         """Time to look at those."""
+        self._quiet = False
+        """True if the trainer itself says nothing to its members."""
         self._unheard_s: dict[Incarnation, float] = {}
         """Time since which a member says itself that it hears nothing from us."""
         self._left_s: dict[bytes, float] = {}
@@ -70,14 +74,24 @@ class Silence:
         before_s = self._heard_s.get(one)
         self._heard_s[one] = now_s
         if before_s is None:
+            self._first_s[one] = now_s
             before_s = self._left_s.pop(one.peer, now_s)
             heappush(self._looks, (now_s + self.limit_s(one.peer), one.number, one.peer))
         pause_s = now_s - before_s
         if LEARNED * pause_s > SILENT_S and pause_s <= SILENT_MAX_S:
             self._longest_s[one.peer] = max(self._longest_s.get(one.peer, 0.0), pause_s)
 
+    def on_quiet(self, *, quiet: bool) -> None:
+        """The trainer itself says nothing to members: no wonder that they hear nothing."""
+        if quiet != self._quiet:
+            self._quiet = quiet
+            self._deaf_s.clear()
+            self._unheard_s.clear()
+
     def on_deaf_members(self, deaf: Iterable[Incarnation], now_s: float) -> None:
         """A standby says that these members hear nothing from us; former ones are passed over."""
+        if self._quiet:
+            return
         recent_s = now_s - NOT_HEARD_S
         self._deaf_s = {one: said_s for one, said_s in self._deaf_s.items() if said_s > recent_s}
         self._deaf_s |= dict.fromkeys((one for one in deaf if one in self._heard_s), now_s)
@@ -85,7 +99,7 @@ class Silence:
 
     def on_unheard_time(self, one: Incarnation, for_s: float, now_s: float) -> None:
         """A member says for how long it has heard nothing from us."""
-        if for_s < SILENCE_S or one not in self._heard_s:
+        if self._quiet or for_s < SILENCE_S or one not in self._heard_s:
             self._unheard_s.pop(one, None)
         elif now_s >= self._unheard_s.setdefault(one, now_s) + SAID_AGAIN_S:
             self.on_deaf_members([one], now_s)
@@ -93,6 +107,7 @@ class Silence:
     def on_end(self, one: Incarnation) -> None:
         """An incarnation is over."""
         self._unheard_s.pop(one, None)
+        self._first_s.pop(one, None)
         if (heard_s := self._heard_s.pop(one, None)) is not None:
             self._left_s[one.peer] = heard_s
 
@@ -102,6 +117,10 @@ class Silence:
         least_s = SILENT_S if self._probation.proven(peer) else NEWCOMER_SILENT_S
         return min(LEARNED_MAX_S, max(least_s, learned_s))
 
+    def stay_s(self, one: Incarnation) -> float:
+        """Return the time from a member's first word to its last; without any nothing is known."""
+        return self._heard_s[one] - self._first_s[one] if one in self._heard_s else math.inf
+
     def silent(self, one: Incarnation, now_s: float) -> bool:
         """Return whether nothing has come from a member for too long, or nothing gets to it."""
         heard_s = self._heard_s.get(one)
@@ -109,6 +128,10 @@ class Silence:
             return False
         deaf = now_s < self._deaf_s.get(one, -math.inf) + NOT_HEARD_S
         return deaf or now_s >= heard_s + self.limit_s(one.peer)
+
+    def speaks(self, one: Incarnation, now_s: float) -> bool:
+        """Return whether a member has said something just now, and hears us as far as it says."""
+        return not self.silent(one, now_s) and now_s < self._heard_s.get(one, -math.inf) + LATELY_S
 
     def may_come_back(self, one: Incarnation, now_s: float) -> bool:
         """Return whether a member is silent, and not for longer than a link would last."""

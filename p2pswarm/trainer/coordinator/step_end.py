@@ -45,6 +45,8 @@ def to_decide(step: Step, reduction: Reduction, decided: Decided, rate: float) -
     return Decide(step.number, generation, decided.scale, rate, loss, norm, tuple(stages))
 
 
+HOLDS_UP = "its stage does not average: does it without this server?"
+MAY_HAVE_SPOILED = "its stage's gradient is not finite: is it without this server?"
 APART = "nothing passes between it and another of its stage, as both say"
 
 
@@ -136,9 +138,12 @@ class StepEnd:
         step = self._step
         step.phase = Phase.REDUCING
         groups = [self._members.group(stage) for stage in range(self._config.stages)]
-        limit_s = self._reductions.limit.seconds
+        proven = self._probation.proven
+        new = any(not proven(one.incarnation.peer) for each in groups for one in each.members)
+        limit = self._reductions.limit
+        limit_s = limit.newcomer_s if new else limit.seconds
         optimizer, movers = self._config.optimizer, self._balance.movers(step.number)
-        reduction = self._reductions.begin(step.number, groups, optimizer, now_s, movers)
+        reduction = self._reductions.begin(step.number, groups, optimizer, now_s, movers, limit_s)
         for one, stage in reduction.stages.items():
             self._admission.digests.expect(stage, step.number, [one])
         return Effects([*reduction.orders(self._run, step.ledger.bitmap, limit_s)], Change.PHASE)
@@ -197,11 +202,40 @@ class StepEnd:
                     failed=True,
                 )
             case NotFinite(stage):
+                left_out = self._leave_out(reduction.group(stage), MAY_HAVE_SPOILED, now_s)
                 reason = f"the gradient of step {self._step.number} is not finite in stage {stage}"
-                effects += self.finish(f"{reason}: lower the learning rate", failed=True)
+                effects += left_out or self.finish(
+                    f"{reason}: lower the learning rate", failed=True
+                )
             case Decided() as decided:
                 effects += self._decide(reduction, decided, now_s)
         return effects
+
+    def _suspicious(self, group: Sequence[Incarnation]) -> bool:
+        known = self._blame.averaging.known(group, self._probation.proven)
+        return known and self._reductions.limit.measured
+
+    def _average_without(self, groups: Sequence[Sequence[Incarnation]], now_s: float) -> Effects:
+        """Average anew without the member of each group that is trusted least."""
+        self._reductions.drop()
+        self._step.average_again()
+        effects = Effects(changes=Change.PHASE)
+        for group in groups:
+            effects += self._leave_out(group, HOLDS_UP, now_s) or Effects()
+        return effects
+
+    def _leave_out(self, group: Sequence[Incarnation], why: str, now_s: float) -> Effects | None:
+        """Leave out a member that may have spoiled an averaging; None if it was none of them."""
+        member = self._members.alive(group[0])
+        stage = -1 if member is None else member.stage
+        suspect = self._blame.averaging.next(stage, group, self._probation.proven)
+        if suspect is None:
+            return None
+        for peer in self._blame.averaging.cleared(stage):
+            self._blame.servers.pardon(peer)
+        self._blame.servers.avoid(suspect.peer, now_s)
+        ended = self._incarnations.evict_dead(suspect, why, now_s)
+        return ended + Effects(changes=Change.BLAME)
 
     def finish(self, reason: str, *, failed: bool) -> Effects:
         """The run is over."""
@@ -211,7 +245,12 @@ class StepEnd:
         return Effects([RunFinished(reason, failed)], Change.PHASE)
 
     def _average_later(self, now_s: float) -> Effects:
+        """Average anew, with more time, or without a member that may have held it up."""
+        held_up = self._reductions.silent_groups()
+        if suspected := [each for each in held_up if self._suspicious(each)]:
+            return self._average_without(suspected, now_s)
         took_s = self._reductions.limit.seconds
+        again = self._reductions.retries_left
         blamed = self._reductions.give_up()
         limit_s = self._reductions.limit.seconds
         slow = AveragingSlow(self._step.number, took_s, limit_s)
@@ -220,6 +259,9 @@ class StepEnd:
         for one in blamed:
             reason = "it did not finish averaging in time"
             effects += self._incarnations.evict(one, reason, now_s)
+        if not again and not blamed:
+            for group in held_up:
+                effects += self._leave_out(group, HOLDS_UP, now_s) or Effects()
         return effects
 
     def _decide(self, reduction: Reduction, decided: Decided, now_s: float) -> Effects:
@@ -230,9 +272,13 @@ class StepEnd:
         self._reductions.on_decision(now_s)
         suspects = self._blame.on_averaging(reduction.stages, step.who_counted)
         effects = Effects([*suspects], Change.PHASE)
+        if self._blame.averaging.trials:
+            for peer in self._blame.averaging.on_decision():
+                self._blame.servers.pardon(peer)
         if self._blame.servers.pardoned():
             effects.changes |= Change.BLAME
-        self._pairs.on_averaging(one.peer for one in reduction.stages)
+        if self._pairs.stayed:
+            self._pairs.on_averaging(one.peer for one in reduction.stages)
         self._probation.prove(one.peer for one in reduction.stages)
         rate = learning_rate(self._config, step.number)
         effects.actions.append(to_decide(step, reduction, decided, rate))
@@ -249,6 +295,9 @@ class StepEnd:
             for stage, gradient in reduction.gradients.items()
         }
         self._deciding = None
+        ready, ledger = self._members.ready(), step.ledger
+        counts = {m.incarnation: ledger.counted_by_one(m.incarnation) for m in ready}
+        self._balance.on_counts(counts, ledger.size)
         effects.actions += step.evaluation()
         effects.actions.append(step.report(decided.gradient_norm, rate))
         step.begin_next()

@@ -85,6 +85,8 @@ class Connections:
         """True if each stream that is opened is told the last word, and ends."""
         self._last_word: Finished | StandsBy | None = None
         self._trainers: Trainers | None = None
+        self.quiet = False
+        """True if nobody is told that the coordinator lives."""
         self._alive_s: float | None = None
         """Time to look for those that were told nothing; None while nobody is assigned."""
 
@@ -191,7 +193,8 @@ class Connections:
             connection.view, parts = self._views.since(connection.stage, connection.view)
             for part in parts:
                 connection.tell(part)
-            message = connection.next() or (Alive() if connection.silent else None)
+            alive = connection.silent and not self.quiet
+            message = connection.next() or (Alive() if alive else None)
         if message is not None:
             connection.said, connection.silent = not isinstance(message, Alive), False
         return message

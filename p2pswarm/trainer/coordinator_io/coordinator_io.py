@@ -174,6 +174,11 @@ class CoordinatorIo:
         self._connections.announce(trainers)
         self.pump()
 
+    def fall_quiet(self, *, quiet: bool) -> None:
+        """Tell members no more that this trainer coordinates, because it decides nothing; or do."""
+        self._connections.quiet = quiet
+        self.coordinator.silence.on_quiet(quiet=quiet)
+
     def step_down(self, then: StandsBy | None = None) -> None:
         """Another trainer leads, or will: tell members; None: the run goes back."""
         self._close()

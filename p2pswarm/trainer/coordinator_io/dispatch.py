@@ -80,6 +80,7 @@ class Dispatcher:
     def begin(self, order: Order) -> None:
         """Start an order; the coordinator is told its outcome."""
         if isinstance(order, act.Launch):
+            self._router.on_gradients(self._coordinator.timeout.median_s)
             former = self._launched.setdefault(order.microbatch, {})
             for task in former:
                 task.cancel()

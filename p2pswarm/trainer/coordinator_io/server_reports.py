@@ -45,7 +45,7 @@ def on_report(
     coordinator.silence.on_word(by, now_s)
     match note:
         case Handed():
-            coordinator.on_handoff(Incarnation(note.peer, note.incarnation), note, now_s)
+            coordinator.on_handoff(Incarnation(note.peer, note.incarnation), note, now_s, by)
         case Counted():
             coordinator.on_count(by, note, now_s)
         case Undelivered():

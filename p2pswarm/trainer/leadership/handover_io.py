@@ -65,6 +65,7 @@ class HandoverIo:
         self._looking: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
         self._probing = False
+        self._closed = False
         self._began = Signal()
         self._rpc.serve_unary(AskReachable, self._whom_reach)
         self._rpc.serve_unary(NotHeard, self._not_heard)
@@ -77,8 +78,13 @@ class HandoverIo:
         self._looking = self._tasks.create_task(self._look(coordination))
         self._began.fire()
 
+    def close(self) -> None:
+        """The run is over, or it leaves: what it is asked from now on begins nothing."""
+        self._closed = True
+        self.stop()
+
     def stop(self) -> None:
-        """It leads no more, or the run is over, or it leaves."""
+        """It leads no more."""
         self._coordination = None
         for task in (self._looking, self._telling):
             if task is not None and task is not asyncio.current_task():
@@ -103,7 +109,7 @@ class HandoverIo:
 
     def on_search(self, peer: bytes, unheard_in: int | None) -> None:
         """A peer asks this trainer who leads; a coordinator that it does not hear is told so."""
-        if unheard_in is None:
+        if unheard_in is None or self._closed:
             return
         now_s = asyncio.get_running_loop().time()
         self._seekers.add(peer, Unheard(peer, unheard_in), now_s)

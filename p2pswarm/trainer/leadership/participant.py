@@ -148,7 +148,7 @@ class Trainer:
     ) -> None:
         self._refusals.close()
         self.watch.stop()
-        self._handover.stop()
+        self._handover.close()
         self._rollback.close()
         ended = self._ended.result() if self._ended.done() else None
         over = ended is not None or not (self._roll.standbys or self._context.chain.lasts)
@@ -330,6 +330,7 @@ class Trainer:
             self._decide, self._over, self._past, self._rollback.begin, self._check_voters
         )
         self._coordination = CoordinatorIo(self._context, start, owner, self._tasks)
+        self._standbys.quiet = False
         if start.loads:
             self._rollback.find_present(self._coordination)
         self._handover.start(self._coordination)
@@ -364,10 +365,17 @@ class Trainer:
             self._node.pump()
 
     def _check_voters(self) -> None:
-        """Have others vote, if one of the voters is dead or missing."""
+        """Have others vote, if a voter is dead or missing; fall quiet if too many do not answer."""
         if self._coordination is not None and not self._ended.done():
+            self._fall_quiet(self._coordination)
             self._proposals.propose_voters(self._coordination, self._now_s())
             self._node.pump()
+
+    def _fall_quiet(self, coordination: CoordinatorIo) -> None:
+        """Let members and standbys look for another coordinator while this one decides nothing."""
+        leader = self._seat.leader
+        self._standbys.quiet = quiet = leader is not None and leader.quiet
+        coordination.fall_quiet(quiet=quiet)
 
     def _doubt(self, peer: bytes) -> None:
         """The stream of a member or of a standby has ended: it may be dead, and a voter."""
@@ -410,7 +418,7 @@ class Trainer:
 
     def _over(self, finished: RunFinished) -> None:
         self._refusals.close()
-        self._handover.stop()
+        self._handover.close()
         if not self._ended.done():
             self._ended.set_result(finished)
             self._context.report(finished)

@@ -46,6 +46,8 @@ class StandbyStreams:
         self._former = 0
         """Streams that are over and have not ended yet."""
         self._trainers: Trainers | None = None
+        self.quiet = False
+        """True if nobody is told that the coordinator lives."""
         self._closed = False
         self._last: Finished | None = None
         """Message to a standby that comes once all is closed."""
@@ -106,7 +108,7 @@ class StandbyStreams:
             if self._trainers is not None and told != self._trainers:
                 told = self._trainers
                 await stream.send(told)
-            else:
+            elif not self.quiet:
                 await stream.send(Alive())
             with suppress(TimeoutError):
                 async with asyncio.timeout(ALIVE_S):

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import MEMBERS_MAX
-from p2pswarm.trainer.members.membership import Member, Membership
+from p2pswarm.trainer.members.averaging_suspects import AveragingSuspects
+from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.reports.reports import (
     NotFiniteThere,
     RoadBroken,
@@ -22,7 +24,8 @@ IN_A_ROW = 3  # failures with no success between; then a server is avoided
 SAME_TROUBLE_S = 0.5  # failures closer than this are one: a server has several microbatches in hand
 PAUSE_FIRST_S = 10.0
 PAUSE_MAX_S = 600.0
-RECOVERED = 32  # successes in a row after which a former pause does not count any more
+RECOVERED = 32  # successes in a row after which a pause does not count any more; twice as many
+# after each other pause, so one that works between its failures has to work ever longer
 
 
 class FailureKind(Enum):
@@ -39,6 +42,8 @@ class _History:
     failures: dict[FailureKind, int] = field(default_factory=dict)
     """In a row."""
     failed_s: dict[FailureKind, float] = field(default_factory=dict)
+    accusers: dict[FailureKind, bytes] = field(default_factory=dict)
+    """Who alone has told of the failures in a row; empty: several have, or the trainer."""
     successes: int = 0
     pauses: int = 0
     until_s: float = float("-inf")
@@ -58,16 +63,26 @@ class FailingServers:
         self._histories: dict[bytes, _History] = {}
         self._pardoned = False
 
-    def on_failure(self, peer: bytes, duty: FailureKind, now_s: float) -> int:
-        """A server may have caused a failure; returns how often it did in a row."""
+    def on_failure(self, peer: bytes, duty: FailureKind, now_s: float, by: bytes = b"") -> int:
+        """A server may have caused a failure; returns how often it did in a row.
+
+        `by`: the peer that says so; empty: the trainer.
+        """
         history = self._histories.setdefault(peer, _History())
         if len(self._histories) > self._max:
             del self._histories[next(iter(self._histories))]  # the one that we know the longest
         if now_s >= history.failed_s.get(duty, float("-inf")) + SAME_TROUBLE_S:
             history.failed_s[duty] = now_s
             history.failures[duty] = history.failures.get(duty, 0) + 1
+        if history.accusers.setdefault(duty, by) != by:
+            history.accusers[duty] = b""
         history.successes = 0
         return history.failures[duty]
+
+    def accuser(self, peer: bytes, duty: FailureKind) -> bytes:
+        """Who alone has told of a server's failures in a row; empty: several, or the trainer."""
+        history = self._histories.get(peer)
+        return history.accusers.get(duty, b"") if history is not None else b""
 
     def on_success(self, peer: bytes, duty: FailureKind) -> None:
         """A server has done what it is there for."""
@@ -76,8 +91,10 @@ class FailingServers:
             return
         history.failures.pop(duty, None)
         history.failed_s.pop(duty, None)
+        history.accusers.pop(duty, None)
         history.successes += 1
-        if history.successes >= RECOVERED and not history.failures:
+        enough = RECOVERED * 2 ** max(0, history.pauses - 1)
+        if history.successes >= enough and not history.failures:
             del self._histories[peer]
             self._pardoned = True
 
@@ -90,7 +107,7 @@ class FailingServers:
         """Drop the suspicion against peers: another one was at fault."""
         for peer in peers:
             if found := self._histories.get(peer):
-                found.failures, found.failed_s = {}, {}
+                found.failures, found.failed_s, found.accusers = {}, {}, {}
 
     def avoid(self, peer: bytes, now_s: float) -> float:
         """Give a server a pause, and return it."""
@@ -101,6 +118,12 @@ class FailingServers:
         history.until_s = now_s + pause_s
         self.forget((peer,))
         return pause_s
+
+    def pardon(self, peer: bytes) -> None:
+        """Drop the pause of a server that was not at fault."""
+        if found := self._histories.get(peer):
+            found.until_s, found.pauses = float("-inf"), max(0, found.pauses - 1)
+            self._pardoned = True
 
     def avoided(self, peer: bytes, now_s: float) -> bool:
         """Return whether a server is to get no work now, if another can do it."""
@@ -113,8 +136,36 @@ class FailingServers:
         return min((end_s for end_s in ends_s if end_s > now_s), default=None)
 
 
+AVERAGINGS_SPENT = 32  # as many as make a server's failures forgotten, see `RECOVERED`
+
+
+class SingleWords:
+    """Members on whose word alone another has lost its place; then it counts no more for a while.
+
+    Two that accuse each other cannot be told apart, and one that lies could have all others thrown
+    out. So the word of one alone costs another its place once in `AVERAGINGS_SPENT` averagings.
+    """
+
+    def __init__(self, peers_max: int = MEMBERS_MAX) -> None:
+        self._spent = RecentItems[bytes, int](peers_max)
+        """Number of averagings for which a peer's word does not count."""
+
+    def spend(self, peer: bytes) -> bool:
+        """Return whether the word of a peer counts; from now on it does not."""
+        if peer in self._spent:
+            return False
+        self._spent[peer] = AVERAGINGS_SPENT
+        return True
+
+    def on_averaging(self, peers: Iterable[bytes]) -> None:
+        """These have averaged with each other."""
+        for peer in peers:
+            left = self._spent.pop(peer, 1) - 1
+            if left:
+                self._spent[peer] = left
+
+
 MUTUAL_S = 60.0  # both find a cut within seconds, but perhaps not in the same averaging
-AVERAGINGS_SPENT = 32  # as many as make a server's failures forgotten, see `blame.py`
 
 
 class FailedPairs:
@@ -124,17 +175,15 @@ class FailedPairs:
     with a cut between them. One of them has to leave, and what it counted is done again: so it is
     the one that has counted less. A newcomer that has counted nothing costs nothing.
 
-    A member that lies could have others thrown out. So the word of one member alone counts once;
-    until it has averaged with others many times it is the speaker that leaves. What both members
-    say of each other counts always.
+    The word of one member alone counts once (`SingleWords`); after that it is the speaker that
+    leaves. What both members say of each other counts always.
     """
 
-    def __init__(self, pairs_max: int = MEMBERS_MAX) -> None:
+    def __init__(self, pairs_max: int = MEMBERS_MAX, words: SingleWords | None = None) -> None:
         self._max = pairs_max
+        self._words = words or SingleWords(pairs_max)
         self._said_s: dict[tuple[bytes, bytes], float] = {}
         """Time at which a peer said it last of another; the newest stands last."""
-        self._spent: dict[bytes, int] = {}
-        """Number of averagings for which a peer's word does not count."""
 
     def on_report(self, by: bytes, of: bytes, now_s: float) -> None:
         """A member says that nothing passes between it and another."""
@@ -145,10 +194,7 @@ class FailedPairs:
 
     def on_averaging(self, peers: Iterable[bytes]) -> None:
         """These have averaged with each other."""
-        for peer in peers:
-            left = self._spent.pop(peer, 1) - 1
-            if left:
-                self._spent[peer] = left
+        self._words.on_averaging(peers)
 
     def leaver(self, by: bytes, of: bytes, counts: tuple[int, int], now_s: float) -> bytes:
         """Return which of two leaves; `counts`: how much `by`, which says so, and `of` counted."""
@@ -156,13 +202,7 @@ class FailedPairs:
         if ours <= theirs:
             return by
         mutual = now_s < self._said_s.get((of, by), float("-inf")) + MUTUAL_S
-        if not mutual:
-            if by in self._spent:
-                return by
-            self._spent[by] = AVERAGINGS_SPENT
-            if len(self._spent) > self._max:
-                del self._spent[next(iter(self._spent))]
-        return of
+        return of if mutual or self._words.spend(by) else by
 
 
 NOT_FINITE_MIN = 3  # attempts before the model is blamed: one may be a fault of the hardware
@@ -241,6 +281,9 @@ class Blame:
     all attempts failed so, and no server that all of them passed can be left out: the microbatch
     is then condemned (`step/result_checks.py`). If another path has a finite one, those that were
     only in the attempts that failed are named.
+
+    What one member alone says of another may be a lie. It costs the other its place once, and the
+    next time its own (`SingleWords`); so one that lies wins the pause of one other in 32 steps.
     """
 
     def __init__(
@@ -254,8 +297,10 @@ class Blame:
         self._not_finite: dict[int, _Overflows] = {}
         self._to_end: list[tuple[Incarnation, str]] = []
         self._condemned: list[int] = []
-        self._pairs = FailedPairs()
+        self._words = SingleWords()
+        self._pairs = FailedPairs(words=self._words)
         self.servers = FailingServers()
+        self.averaging = AveragingSuspects()
 
     def condemned(self) -> list[int]:
         """The microbatches that are not finite on any path; drained by reading."""
@@ -279,18 +324,34 @@ class Blame:
         else:
             suspects = [failed.by, *reversed(road)]
         named = list(dict.fromkeys(one for one in suspects if one is not None))
-        reports += self._suspect(named, FailureKind.MICROBATCHES, failed.reason, now_s)
+        reports += self._suspect(named, FailureKind.MICROBATCHES, failed.reason, now_s, failed.by)
         if failed.trouble in (Trouble.ROAD, Trouble.LATE):
             reports += self._broken(road, failed.reason)
         return reports
 
-    def on_stall(self, one: Incarnation, now_s: float) -> list[BlameReport]:
-        """Hear that a server has finished nothing while others of its stage had no work."""
+    def on_stall(
+        self, one: Incarnation, teller: Incarnation | None, now_s: float
+    ) -> list[BlameReport]:
+        """Hear that a server has finished nothing while others of its stage had no work.
+
+        `teller`: who alone says that it had anything; None: several do, or the trainer.
+        """
+        if self._members.alive(one) is None or not self._can_be_spared(one, now_s):
+            return []
+        if teller is not None and self._is_spent(teller, now_s):
+            one = teller
+        member = self._members.alive(one)
+        assert member is not None, "both can be spared"
+        pause_s = self._pause(one, "it is far slower than others of its stage", now_s)
+        return [ServerTooSlow(one, member.stage, pause_s)]
+
+    def on_breach(self, one: Incarnation, why: str, now_s: float) -> list[BlameReport]:
+        """Hear that a server does what no honest one does; it is ended anyway."""
         member = self._members.alive(one)
         if member is None or not self._can_be_spared(one, now_s):
             return []
-        pause_s = self._pause(one, "it is far slower than others of its stage", now_s)
-        return [ServerTooSlow(one, member.stage, pause_s)]
+        pause_s = self.servers.avoid(one.peer, now_s)
+        return [ServerFails(one, member.stage, 1, why, pause_s)]
 
     def on_wrong_result(self, found: WrongResult, now_s: float) -> WrongResult:
         """A spot check has found a server: return it with its pause, if it can be spared."""
@@ -300,7 +361,7 @@ class Blame:
 
     def on_averaging_failure(self, by: Incarnation, reason: str, now_s: float) -> list[BlameReport]:
         """Hear that a member could not average; what people are to know."""
-        return self._suspect([by], FailureKind.AVERAGING, reason, now_s)
+        return self._suspect([by], FailureKind.AVERAGING, reason, now_s, by)
 
     def on_unreachable(self, by: Incarnation, beside: bytes | None, now_s: float) -> None:
         """Hear from a member that nothing passes between it and another, if it says so."""
@@ -368,10 +429,16 @@ class Blame:
                     del self._roads[road]
 
     def _suspect(
-        self, suspects: list[Incarnation], duty: FailureKind, reason: str, now_s: float
+        self,
+        suspects: list[Incarnation],
+        duty: FailureKind,
+        reason: str,
+        now_s: float,
+        by: Incarnation | None,
     ) -> list[BlameReport]:
         """Count a failure; avoid the suspect that failed most often, if it can be spared."""
-        counts = {one: self.servers.on_failure(one.peer, duty, now_s) for one in suspects}
+        told, said_by = self.servers, by.peer if by is not None else b""
+        counts = {one: told.on_failure(one.peer, duty, now_s, said_by) for one in suspects}
         often = [one for one in suspects if counts[one] >= IN_A_ROW]
         spared = [one for one in often if self._can_be_spared(one, now_s)]
         if not spared:
@@ -381,8 +448,15 @@ class Blame:
                 if _tells(counts[one]) and (member := self._members.alive(one))
             ]
         worst = max(spared, key=lambda one: counts[one])
+        alone = self.servers.accuser(worst.peer, duty)
+        if by in counts and by != worst and alone == by.peer and self._is_spent(by, now_s):
+            worst = by
         self.servers.forget(one.peer for one in suspects)
         return [self._leave_out(worst, counts[worst], reason, now_s)]
+
+    def _is_spent(self, teller: Incarnation, now_s: float) -> bool:
+        """Return whether the word of one member, who can be spared, does not count; spend it."""
+        return self._can_be_spared(teller, now_s) and not self._words.spend(teller.peer)
 
     def _can_be_spared(self, one: Incarnation, now_s: float) -> bool:
         """Return whether its stage has another server that is not avoided."""
@@ -470,98 +544,3 @@ def _tells(failures: int) -> bool:
     """Return whether people hear of so many failures in a row: 3, 6, 12, 24, ..."""
     threes, left = divmod(failures, IN_A_ROW)
     return left == 0 and threes > 0 and threes & (threes - 1) == 0
-
-
-PAIR = 2
-AVERAGINGS = 32  # until it is forgotten who stayed; as in `blame.py`
-
-
-class UnreachablePairs:
-    """Pairs of members that cannot reach each other, as both say.
-
-    Each member of a stage averages with all others, so an averaging with such a pair in it can
-    only fail. Members ask each other from time to time, and tell when no answer comes. If both of
-    a pair say so, one of them leaves when its stage has counted all of the step, and its
-    microbatches are done again. Not sooner: the cut may be over by then. The one that left is not
-    ready again while both still say so.
-
-    The word of one alone does nothing here. A member that is silent to others, and says that they
-    are, could have them thrown out one by one; so one that stayed when another left, and is apart
-    from a third one soon after, leaves. What is said of other stages is passed over.
-
-    Source: docs/membership.md, "Silence".
-    """
-
-    def __init__(self, members: Membership, peers_max: int = MEMBERS_MAX) -> None:
-        self._members = members
-        self._max = peers_max
-        self._said: dict[Incarnation, frozenset[bytes]] = {}
-        """Peers from which nothing comes, as each member says."""
-        self.any = False
-        """True if there may be a pair; this is asked after every note."""
-        self._stayed: dict[bytes, tuple[bytes, int]] = {}
-        """By peer that stayed: the one that left, and the averagings for which that counts."""
-
-    def on_report(self, by: Incarnation, peers: Iterable[bytes]) -> None:
-        """A member says from whom nothing comes."""
-        said = frozenset(peers)
-        if said and self._members.alive(by):
-            self._said[by] = said
-        else:
-            self._said.pop(by, None)
-        self.any = len(self._said) >= PAIR
-
-    def on_end(self, one: Incarnation) -> None:
-        """An incarnation is over."""
-        self._said.pop(one, None)
-        self.any = len(self._said) >= PAIR
-
-    def unreachable_from(self, member: Member) -> list[Incarnation]:
-        """The ready members of its stage between which and this one nothing passes."""
-        if member.incarnation not in self._said:
-            return []
-        others = [one.incarnation for one in self._members.ready(member.stage)]
-        return [one for one in others if self._both_say(one, member.incarnation)]
-
-    def leavers(self, stage: int, counted: Callable[[Incarnation], int]) -> list[Incarnation]:
-        """The fewest members of a stage without whom all others can average, as far as is known.
-
-        Of two, the one that has counted less: that is done again.
-        """
-        pairs = {one.incarnation: self.unreachable_from(one) for one in self._members.ready(stage)}
-        pairs = {one: others for one, others in pairs.items() if others}
-        leave = []
-        while pairs:
-            first = max(
-                pairs,
-                key=lambda one: (len(pairs[one]), self._again(one, pairs[one]), -counted(one), one),
-            )
-            for other in pairs.pop(first):
-                self._stays(other.peer, first.peer)
-                pairs[other].remove(first)
-            pairs = {one: others for one, others in pairs.items() if others}
-            leave.append(first)
-        return leave
-
-    def on_averaging(self, peers: Iterable[bytes]) -> None:
-        """These have averaged with each other."""
-        for peer in peers:
-            other, left = self._stayed.pop(peer, (b"", 1))
-            if left > 1:
-                self._stayed[peer] = other, left - 1
-
-    def _both_say(self, one: Incarnation, other: Incarnation) -> bool:
-        nothing: frozenset[bytes] = frozenset()
-        said, answered = self._said.get(one, nothing), self._said.get(other, nothing)
-        return other.peer in said and one.peer in answered
-
-    def _again(self, one: Incarnation, others: list[Incarnation]) -> bool:
-        """Return whether another than these had to leave beside it before."""
-        beside, _ = self._stayed.get(one.peer, (others[0].peer, 0))
-        return all(beside != other.peer for other in others)
-
-    def _stays(self, peer: bytes, beside: bytes) -> None:
-        self._stayed.pop(peer, None)
-        self._stayed[peer] = beside, AVERAGINGS
-        if len(self._stayed) > self._max:
-            del self._stayed[next(iter(self._stayed))]

@@ -1,8 +1,7 @@
 """Microbatches under way: their attempts, paths and time limits, how many may be, what is next."""
 
 import math
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop, heappush
@@ -10,7 +9,6 @@ from heapq import heappop, heappush
 from p2pswarm.base.estimates import Window
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import Work
-from p2pswarm.trainer.members.membership import Member
 
 TIMEOUT_FIRST_S = 120.0  # nothing is measured yet, and first passes are slow
 TIMEOUT_MIN_S = 10.0  # below this a pause of the garbage collector or the kernel would count
@@ -46,6 +44,11 @@ class AttemptTimeout:
     def timeout_s(self) -> float:
         """Return how long an attempt that is launched now may be under way."""
         return max(self.usual_s, self._backed_off_s)
+
+    @property
+    def median_s(self) -> float:
+        """Return how long an attempt takes; 0 before one has finished."""
+        return self._took_s.quantile(0.5) or 0.0
 
     def extended_s(self, given_s: float) -> float:
         """Return how long an attempt may be under way by now that was launched with `given_s`."""
@@ -314,165 +317,6 @@ class InFlight:
 def _is_fresh(job: MicrobatchJob) -> bool:
     """Return whether a job was never launched, and is not counted by all without that."""
     return job.phase is JobPhase.WAITING and job.not_before_s == NEVER_S
-
-
-SHARED_MIN = 3  # of one server: to launch two again costs about as much as to wait for them
-HANDED_ON_MAX = 4  # times in a step: what is lost each time is at most a forward in each stage
-LOOK_S = 0.5  # between two looks for what is stalled
-STALL_SAMPLES = 8  # fewer say little of the slowest twentieth
-STALLED = 4.0  # times the 95th percentile of the stage
-STALLED_LEAST_S = 1.0  # below this a pause of the garbage collector or the kernel would count
-STALLED_FIRST_S = 2.0  # while a stage is not measured: first passes are slow
-
-
-@dataclass(slots=True)
-class _Holding:
-    """Who has the running attempt of a microbatch."""
-
-    attempt: int
-    since_s: float
-    stage: int
-    holder: Incarnation | None = None
-    """None: a server that no note has named yet."""
-    returning: bool = False
-    """True once a stage has computed the gradient."""
-    servers: dict[int, Incarnation] = field(default_factory=dict)
-    """By their stages."""
-
-
-@dataclass(frozen=True, slots=True)
-class StalledJob:
-    """A microbatch that gets on nowhere, and who has it."""
-
-    job: MicrobatchJob
-    holder: Incarnation
-    stage: int
-    took_s: float
-    """For how long its holder has had it, or has finished nothing."""
-
-
-class WorkStealing:
-    """The microbatches that were handed on in one step, and those that are to be.
-
-    All microbatches of a step are mostly under way when a server comes, and a push stays where it
-    is: a stage that had one slow server would stay slow, though three others are back. Therefore
-    what a server has more than its share of is given up, fenced like any attempt, and launched
-    again; routers choose the new server then.
-
-    The oldest attempts stay: they are the likeliest to be computed already. Each microbatch is
-    handed on a few times in a step at most, so servers that come and go cannot hold it up for
-    ever. Once would not do: servers also come when the run begins, before any cut.
-
-    The same is done with what is *stalled*: the server that has it has finished nothing for
-    several times as long as its stage usually takes for one, while another server of the stage has
-    nothing to do. The time doubles with each time that the microbatch is handed on, so a stage that
-    has become slow gets on, too. Until the stage is measured a few seconds count: a server that is
-    far slower than those that come after it may have all there is. Source: backup tasks of
-    MapReduce (Dean and Ghemawat, OSDI 2004, 3.6); here the first attempt is fenced, because both
-    would count.
-    """
-
-    def __init__(self, stages: int) -> None:
-        self._took_s: list[deque[float]] = [deque(maxlen=MEASURED) for _ in range(stages)]
-        """How long servers of each stage take for a microbatch, or its gradient."""
-        self._finished_s: dict[Incarnation, float] = {}
-        """When a server finished something last."""
-        self._moved: Counter[int] = Counter()
-        self._held: dict[int, _Holding] = {}
-        self.next_look_s = math.inf
-        """Time to ask what is stalled; infinite while nobody has anything."""
-
-    def begin(self) -> None:
-        """The next step begins."""
-        self._moved.clear()
-        self._held.clear()
-        self._finished_s.clear()
-        self.next_look_s = math.inf
-
-    def on_handoff(self, job: MicrobatchJob, stage: int, to: Incarnation, now_s: float) -> None:
-        """A server has the running attempt of a job now."""
-        held = self._held.get(job.microbatch)
-        if held is None or held.attempt != job.attempt:
-            held = self._held[job.microbatch] = _Holding(job.attempt, now_s, stage)
-        held.servers[stage] = to
-        self.next_look_s = min(self.next_look_s, now_s + LOOK_S)
-        if not held.returning and stage >= held.stage:  # notes may overtake each other
-            self._pass(held, stage, now_s)
-
-    def on_gradient(self, job: MicrobatchJob, stage: int, now_s: float) -> None:
-        """A server of a stage has computed the gradient: the one below has it now."""
-        held = self._held.get(job.microbatch)
-        if held is not None and held.attempt == job.attempt:
-            held.returning = True
-            self._pass(held, stage - 1, now_s)
-
-    def surplus(self, there: Iterable[Sequence[MicrobatchJob]]) -> list[MicrobatchJob]:
-        """Return what is to be given up; `there`: what each server has yet to count, by age."""
-        loads = list(there)
-        share = -(-sum(map(len, loads)) // len(loads))
-        surplus = [
-            job
-            for jobs in loads
-            if len(jobs) >= SHARED_MIN
-            for job in jobs[share:]
-            if self._moved[job.microbatch] < HANDED_ON_MAX
-        ]
-        self._moved.update(job.microbatch for job in surplus)
-        return surplus
-
-    def stalled(
-        self,
-        running: Callable[[int, int], MicrobatchJob | None],
-        ready: Callable[[int], Sequence[Member]],
-        now_s: float,
-    ) -> list[StalledJob]:
-        """Return what is to be given up, because an idle server of the stage does it sooner.
-
-        `running`: the job of a microbatch, if exactly this attempt of it is in the pipeline;
-        `ready`: the servers of a stage.
-        """
-        self.next_look_s = now_s + LOOK_S if self._held else math.inf
-        busy: dict[Incarnation, None] = {}
-        there: dict[int, list[StalledJob]] = {}
-        for microbatch, held in list(self._held.items()):
-            job, holder = running(microbatch, held.attempt), held.holder
-            if job is None:
-                del self._held[microbatch]
-            elif holder is not None:
-                busy[holder] = None
-                if job.counts:
-                    one = StalledJob(job, holder, held.stage, self._took(held, now_s))
-                    there.setdefault(held.stage, []).append(one)
-        stalled = []
-        for stage, jobs in there.items():
-            if any(server.incarnation not in busy for server in ready(stage)):
-                limit_s = self._limit_s(stage)
-                stalled += [one for one in jobs if self._is_stalled(one, limit_s)]
-        self._moved.update(one.job.microbatch for one in stalled)
-        return stalled
-
-    def _limit_s(self, stage: int) -> float:
-        """How long a server of a stage may take for what was never handed on."""
-        measured = self._took_s[stage]
-        if len(measured) < STALL_SAMPLES:
-            return STALLED_FIRST_S
-        slow_s = sorted(measured)[int(0.95 * (len(measured) - 1))]
-        return max(STALLED_LEAST_S, STALLED * slow_s)
-
-    def _is_stalled(self, one: StalledJob, limit_s: float) -> bool:
-        times = self._moved[one.job.microbatch]
-        return times < HANDED_ON_MAX and one.took_s > limit_s * 2.0**times
-
-    def _took(self, held: _Holding, now_s: float) -> float:
-        """For how long its holder has had it, or has finished nothing."""
-        finished_s = self._finished_s.get(held.holder, held.since_s) if held.holder else now_s
-        return max(0.0, now_s - max(held.since_s, finished_s))
-
-    def _pass(self, held: _Holding, stage: int, now_s: float) -> None:
-        if held.holder is not None:
-            self._took_s[held.stage].append(self._took(held, now_s))
-            self._finished_s[held.holder] = now_s
-        held.holder, held.stage, held.since_s = held.servers.get(stage), stage, now_s
 
 
 WINDOW_PER_ENTRY = 4  # a server of stage 0 computes one while three are on the wire

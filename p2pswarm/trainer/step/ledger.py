@@ -67,6 +67,11 @@ class StepLedger:
             return CountResult.NEW
         return CountResult.KNOWN if holder == by else CountResult.CLASH
 
+    def holder(self, microbatch: int, stage: int) -> Incarnation | None:
+        """Return who has counted a microbatch in a stage."""
+        index = microbatch - self._first
+        return self._holder[index][stage] if 0 <= index < len(self._holder) else None
+
     def missing(self, microbatch: int) -> tuple[int, ...]:
         """The stages that have not counted it."""
         index = microbatch - self._first

@@ -223,6 +223,7 @@ class Reduction:
 
 FIRST_LIMIT_S = 120.0  # nothing is measured yet: a large stage over a slow link
 LIMIT_MIN_S = 30.0  # below this a pause of a process or a link that is dialled again would count
+LIMIT_NEWCOMER_S = 5.0  # with one that has yet to prove itself: all others wait for it
 LIMIT_MAX_S = 3600.0
 LIMIT_FACTOR = 4.0  # times the slowest of the last ones
 MEASURED = 16  # averagings remembered
@@ -246,6 +247,19 @@ class AveragingLimit:
         slowest_s = max(self._took_s, default=None)
         usual_s = self._first_s if slowest_s is None else max(LIMIT_MIN_S, LIMIT_FACTOR * slowest_s)
         return min(self._max_s, usual_s * 2.0**self._too_slow)
+
+    @property
+    def measured(self) -> bool:
+        """True if an averaging has succeeded: before that, nobody knows what is slow."""
+        return bool(self._took_s)
+
+    @property
+    def newcomer_s(self) -> float:
+        """The limit of the next averaging, if a newcomer takes part that may hold it up."""
+        slowest_s = max(self._took_s, default=None)
+        if slowest_s is None:
+            return self.seconds
+        return min(self.seconds, max(LIMIT_NEWCOMER_S, LIMIT_FACTOR * slowest_s))
 
     def on_success(self, seconds: float) -> None:
         """Learn from an averaging that succeeded."""
@@ -290,11 +304,15 @@ class Reductions:
         optimizer: OptimizerConfig,
         now_s: float,
         movers: Movers | None = None,
+        limit_s: float | None = None,
     ) -> Reduction:
-        """Start the next generation; `movers`: who observes a stage and serves another one."""
+        """Start the next generation; `movers`: who observes a stage and serves another one.
+
+        `limit_s`: how long it may take, if not as long as usual.
+        """
         self.numbered += 1
         self._begun_s = now_s
-        deadline_s = now_s + self.limit.seconds
+        deadline_s = now_s + (self.limit.seconds if limit_s is None else limit_s)
         shared = self._tied([self._shared(group) for group in groups])
         self.reduction = Reduction(step, self.numbered, shared, optimizer, deadline_s, movers)
         return self.reduction
@@ -327,6 +345,18 @@ class Reductions:
     def overdue(self, now_s: float) -> bool:
         """Return whether the reduction has reached its limit."""
         return self.reduction is not None and now_s >= self.reduction.deadline_s
+
+    def silent_groups(self) -> list[list[Incarnation]]:
+        """Return the members of each stage with several of which nobody has answered."""
+        assert self.reduction is not None, "asked only when one is overdue"
+        reduction, silent = self.reduction, set(self.reduction.silent)
+        groups = [reduction.group(stage) for stage in sorted(set(reduction.stages.values()))]
+        return [group for group in groups if silent.issuperset(group)]
+
+    @property
+    def retries_left(self) -> bool:
+        """True if an averaging that takes too long is only tried anew."""
+        return self._failures < SLOW_RETRIES
 
     def give_up(self) -> list[Incarnation]:
         """End the reduction at its limit; returns the members to blame, if any by now.

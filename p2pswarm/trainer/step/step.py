@@ -4,7 +4,7 @@ Errors:  notes of another step or of attempts that are over change nothing.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
 from p2pswarm.progress.events import HeldOut
@@ -26,13 +26,14 @@ from p2pswarm.trainer.step.in_flight import (
     JobPhase,
     LaunchPace,
     MicrobatchJob,
-    WorkStealing,
 )
 from p2pswarm.trainer.step.ledger import CountResult, StepLedger
 from p2pswarm.trainer.step.result_checks import OPINIONS_MAX, Quarantine, ResultChecks, SpotChecks
+from p2pswarm.trainer.step.stalls import StallSuspect, WorkStealing
 from p2pswarm.trainer.step.sums import StepSums, mean_loss
 
 FENCE_S = 10.0  # an event loop answers at once; a lost packet or two may come in between
+FENCE_NEWCOMER_S = 3.0  # of one that has yet to prove itself: it holds little, and all wait
 FENCE_MAX_S = 60.0  # of one that was slow before: a link that is full for so long carries nothing
 FENCE_BATCH = 1024  # the limit of `Fence.work`
 
@@ -48,6 +49,8 @@ class Fences:
 
     def __init__(self, limits: AnswerLimits) -> None:
         self._limits = limits
+        self._newcomers: frozenset[Incarnation] = frozenset()
+        """Those of the round that have less time."""
         self._next: dict[int, MicrobatchJob] = {}
         self._probe = False
         self._open: dict[int, MicrobatchJob] | None = None
@@ -94,10 +97,17 @@ class Fences:
 
     def limit_s(self, one: Incarnation) -> float:
         """Return how long a member may take to answer."""
-        return self._limits.limit_s(one.peer)
+        limit_s = self._limits.limit_s(one.peer)
+        return FENCE_NEWCOMER_S if one in self._newcomers and limit_s <= FENCE_S else limit_s
 
-    def begin(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...]:
+    def begin(
+        self,
+        incarnations: list[Incarnation],
+        now_s: float,
+        newcomers: Iterable[Incarnation] = (),
+    ) -> tuple[FencedWork, ...]:
         """Open a round over `incarnations`; returns what to tell each of them."""
+        self._newcomers = frozenset(newcomers)
         self._probe = False
         self._open = dict(list(self._next.items())[:FENCE_BATCH])
         for microbatch in self._open:
@@ -172,13 +182,14 @@ class Step:
         self._config = config
         self._stages = config.stages
         self._patient = config.on_stage_lost != "end"
-        self._timeout = AttemptTimeout()
+        self.timeout = AttemptTimeout()
+        """It learns over all steps."""
         self._fence_limits = AnswerLimits(FENCE_S, FENCE_MAX_S)
         self._quarantine = Quarantine(config.batch.microbatches)
         self._checks = SpotChecks(config, secret)
         self._spot_checks = config.spot_check_share > 0
         self.pace = LaunchPace()
-        """It learns over all steps."""
+        """It too."""
         self.stealing = WorkStealing(self._stages)
         """It too."""
         self._given_up: list[act.CancelLaunch] = []
@@ -195,7 +206,7 @@ class Step:
         held_out = range(batch.evaluate_microbatches if evaluate else 0)
         jobs = [MicrobatchJob(EVALUATION_BASE + i, Work.EVALUATE) for i in held_out]
         jobs += [MicrobatchJob(first + i, Work.FORWARD) for i in range(size)]
-        self.in_flight = InFlight(jobs, self._timeout)
+        self.in_flight = InFlight(jobs, self.timeout)
         self.sums = StepSums(number, self.ledger, self.in_flight)
         self.result_checks = ResultChecks(
             number, self.in_flight, self.ledger, self._quarantine, self._checks
@@ -225,18 +236,40 @@ class Step:
         told, aside = self._losses.items(), self.result_checks.aside
         return mean_loss([loss for m, loss in told if m < EVALUATION_BASE and m not in aside])
 
+    def never_given(self, one: Incarnation, microbatch: int) -> bool:
+        """Return whether one that is not ready holds no sum here, and was handed nothing."""
+        return one not in self.ledger.counting and one not in self.path(microbatch)
+
     def path(self, microbatch: int) -> list[Incarnation]:
         """Return whom the newest attempt of a microbatch was handed to."""
         return job.path if (job := self.in_flight.job(microbatch)) else []
 
-    def on_handoff(self, to: Incarnation, stage: int | None, note: Handed, now_s: float) -> None:
-        """An attempt went to the incarnation `to` of a stage; None: it ended, so it is given up."""
+    def on_handoff(
+        self,
+        to: Incarnation,
+        stage: int | None,
+        note: Handed,
+        now_s: float,
+        by: Member | None = None,
+    ) -> None:
+        """An attempt went to the incarnation `to` of a stage; None: it ended, so it is given up.
+
+        `by`: the member that says so; None: the trainer. It hands on only to the next stage, and
+        only what it has itself. Its note may overtake the one that tells that it has it.
+        """
         job = self._running(note.step, note.microbatch, note.attempt)
         if job is None:
             return
+        if by is not None:
+            holder = self.stealing.holder(job, by.stage)
+            known = holder == by.incarnation
+            if not known and (holder is not None or stage is None):
+                return
+            if stage is not None and stage != by.stage + 1:
+                return
         if stage is not None:
             self.in_flight.on_handoff(job, to)
-            self.stealing.on_handoff(job, stage, to, now_s)
+            self.stealing.on_handoff(job, stage, to, now_s, by.incarnation if by else None)
         else:
             self._give_up(job, "the server it was handed to is gone")
 
@@ -284,20 +317,26 @@ class Step:
 
     def give_up_stalled(
         self, ready: Callable[[int], Sequence[Member]], now_s: float
-    ) -> list[Incarnation] | None:
+    ) -> list[StallSuspect] | None:
         """Give up what idle servers do sooner; `ready`: those of a stage.
 
-        Returns those who had it and whose sum is soon made again: sooner than they may finish, if
-        they take as long again as they have. None if nothing is given up.
+        Returns who may be at fault and whose sum is soon made again: in the time that the stall has
+        lasted. So leaving them out costs the step as much again at most. None if nothing is given
+        up.
         """
         stalled = self.stealing.stalled(self.in_flight.running, ready, now_s)
         for one in stalled:
             self._give_up(one.job, "a server had it for long, and another of its stage no work")
-        took = {one.holder: one for one in stalled}
+        holders = dict.fromkeys(one.holder for one in stalled if not one.early)
+        suspects = self.stealing.suspects(holders, now_s)
+        stages = {
+            member.incarnation: stage for stage in range(self._stages) for member in ready(stage)
+        }
         spared = [
-            holder
-            for holder, one in took.items()
-            if self.sums.redo_s(holder, one.stage, now_s) <= one.took_s
+            each
+            for each in suspects
+            if (stage := stages.get(each.one)) is not None
+            and self.sums.redo_s(each.one, stage) <= each.cost_s
         ]
         return spared if stalled else None
 
@@ -452,6 +491,8 @@ class Step:
         """Enter a contribution, and finish the job if it was the last one missing."""
         result = self.ledger.count(microbatch, stage, incarnation)
         job = self.in_flight.job(microbatch)
+        if result is CountResult.NEW:
+            self.sums.counted_s[stage] = now_s
         if result is CountResult.NEW and job and self.ledger.all_counted(microbatch):
             self._finish(job, now_s)
             return CountResult.LAST

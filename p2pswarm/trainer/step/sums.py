@@ -28,13 +28,19 @@ class StepSums:
         self._step = step
         self._ledger = ledger
         self._in_flight = in_flight
+        self.counted_s: dict[int, float] = {}
+        """When each stage counted something last; who enters a count writes it."""
 
-    def redo_s(self, one: Incarnation, stage: int, now_s: float) -> float:
-        """About how long its stage would take to count again what an incarnation has counted."""
+    def redo_s(self, one: Incarnation, stage: int) -> float:
+        """About how long its stage would take to count again what an incarnation has counted.
+
+        Time in which the stage counts nothing, because one server holds it up, is not its pace.
+        """
         begun_s, in_stage = self._in_flight.begun_s, self._ledger.counted_in(stage)
-        if begun_s is None or not in_stage:
+        last_s = self.counted_s.get(stage)
+        if begun_s is None or last_s is None or not in_stage:
             return 0.0
-        return (now_s - begun_s) * self._ledger.counted_by_one(one) / in_stage
+        return max(0.0, last_s - begun_s) * self._ledger.counted_by_one(one) / in_stage
 
     def losses(self, held: HeldSum) -> dict[int, float]:
         """The losses that a sum of the last stage says."""

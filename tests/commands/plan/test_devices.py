@@ -150,7 +150,7 @@ def test_file_that_no_plan_can_be_made_of_is_one_line_with_the_remedy(tmp_path, 
     ("flags", "says"),
     [
         ([], "no file of devices: p2pswarm plan --example > devices.toml"),
-        (["none.toml"], "none.toml: cannot be read: No such file"),
+        (["none.toml"], "none.toml cannot be read: No such file"),
         (["--objective", "dtfm"], "--objective dtfm needs links and a task: --matrix FILE.json"),
         (["--objective", "pipelined", "--matrix", "x"], "--matrix is for --objective dtfm"),
         (["--matrix", "x", "--out", "y"], "--out is for a file of devices"),

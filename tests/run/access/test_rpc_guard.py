@@ -262,6 +262,27 @@ def test_a_newcomer_gets_the_list_with_the_first_token_and_gives_one_that_is_new
     played(story)
 
 
+def test_who_is_refused_learns_nothing_of_the_members_but_its_own_revocation():
+    async def story(closed):
+        founder = await closed.join(FOUNDER)
+        good, used = personal(BOB), bearer(uses=1)
+        founder.learn(revoking(version=3, serials=[serial_of(INVITED.grant)], peers=[BOB.raw]))
+
+        async def shows(peer, token):
+            return await closed.net.rpc(peer).call(founder.contact, ShowToken(RUN, token, 0), 5.0)
+
+        assert (await shows(ANN, used.token(ANN))).access is not None, "a member gets the list"
+        strangers = [await shows(EVE, None), await shows(EVE, used.token(EVE))]
+        revoked = await shows(BOB, good.token(BOB))
+
+        assert all(answer.refusal for answer in strangers)
+        assert [(a.token, a.version, a.access) for a in strangers] == [(None, 0, None)] * 2
+        assert (revoked.refusal, revoked.token) == (REVOKED, None)
+        assert revoked.access == founder.gate.known.newest, "the owner's word to it, signed"
+
+    played(story)
+
+
 def test_a_stranger_may_carry_the_owners_list_but_cannot_make_one():
     async def story(closed):
         founder, eve = await closed.join(FOUNDER), closed.net.rpc(EVE)

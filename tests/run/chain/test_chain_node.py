@@ -302,6 +302,34 @@ def test_a_record_that_was_only_accepted_is_sent_to_nobody_as_decided():
     play(story)
 
 
+def test_a_peer_is_sent_records_on_one_stream_at_a_time():
+    """To read and to encode all of a long chain costs a trainer time, which a stranger may ask."""
+
+    async def story(tasks) -> None:
+        town = Town(tasks, genesis("ab", "abc"), "abc")
+        reading = asyncio.Event()
+
+        async def slow_disk(_height: int) -> list[CommitRecord]:
+            await reading.wait()
+            return []
+
+        town.nodes["b"]._read = slow_disk
+        request, there = FetchRecords(town.origin.run, 0), town.rpcs["b"].contact
+        async with town.rpcs["a"].open_stream(there, request, 5) as first:
+            with pytest.raises(Busy):
+                async with town.rpcs["a"].open_stream(there, request, 5) as second:
+                    await second.receive()
+            async with town.rpcs["c"].open_stream(there, request, 5) as other:
+                reading.set()
+                assert await other.receive() is None
+            assert await first.receive() is None
+        async with town.rpcs["a"].open_stream(there, request, 5) as again:
+            assert await again.receive() is None
+        town.close()
+
+    play(story)
+
+
 def test_a_closed_node_and_one_of_another_run_send_no_records():
     async def story(tasks) -> None:
         town = Town(tasks, genesis("ab", "abc"), "abc")

@@ -175,7 +175,7 @@ def test_panels_are_the_same_bytes_one_by_one_and_at_once(name):
         encoded = torch.zeros(panels.encoded_bytes, dtype=torch.uint8)
         for group in panels.groups(at_once=at_once):
             x_group = x[group.rows].view(group.shape)
-            codec._quantise(x_group, group.of(encoded), group, draw, dither._Work())
+            codec._quantise(x_group, group.of(encoded), group, draw, dither._Scratch())
         made.append(encoded)
 
     assert torch.equal(*made)

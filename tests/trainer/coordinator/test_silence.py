@@ -270,3 +270,18 @@ def test_a_limit_is_always_between_the_usual_one_and_the_links_own(gaps_s):
         silence.on_word(one, now_s)
         assert SILENT_S <= silence.limit_s(one.peer) <= LEARNED_MAX_S < SILENT_MAX_S
         assert not silence.silent(one, now_s)
+
+
+def test_a_trainer_that_says_nothing_itself_puts_nobody_out_for_hearing_nothing():
+    silence, one = heard_at(0.0)
+    silence.on_quiet(quiet=True)
+
+    silence.on_deaf_members([one], 1.0)
+    for now_s in (1.0, 2.5):
+        silence.on_unheard_time(one, SILENCE_S, now_s)
+    assert not silence.silent(one, 2.4)
+
+    silence.on_quiet(quiet=False)
+    silence.on_word(one, 2.5)
+    silence.on_deaf_members([one], 3.0)
+    assert silence.silent(one, 3.0)

@@ -247,3 +247,18 @@ def test_streams_that_are_abandoned_for_another_trainer_say_who():
 
     assert said(connections, ann) == [StandsBy(b"b" * 32, "h:1")]
     assert ann.over
+
+
+def test_a_coordinator_that_is_quiet_does_not_say_that_it_lives():
+    connections, (ann,) = opened(ANN)
+    connections.assign(FIRST, ASSIGNED)
+    said(connections, ann)
+    connections.on_deadline(7.0)
+    connections.quiet = True
+
+    connections.on_deadline(8.0)
+    assert said(connections, ann) == []
+
+    connections.quiet = False
+    connections.on_deadline(9.0)
+    assert said(connections, ann) == [Alive()]

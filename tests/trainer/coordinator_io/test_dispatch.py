@@ -15,6 +15,7 @@ from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.membership import Join, Ready
 from p2pswarm.run.messages.microbatch import Push
+from p2pswarm.run.push_io import GRANT_S
 from p2pswarm.sim.compute import numbered_corpus
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
@@ -111,9 +112,19 @@ def test_a_launch_that_looks_for_a_server_does_not_push_once_it_is_given_up():
         scene.launch(1)
         scene.serve()
         await scene.until(1)
-        await asyncio.sleep(5.0)
+        await asyncio.sleep(GRANT_S - 1.0)
 
     assert play(story) == ["push of 1"]
+
+
+def test_a_push_that_is_never_granted_is_given_up():
+    async def story(scene: Scene) -> None:
+        scene.serve()
+        scene.launch(0)
+        await scene.until(1)
+        await asyncio.sleep(GRANT_S + 1.0)
+
+    assert play(story) == ["push of 0", "end of 0"]
 
 
 def test_the_next_attempt_waits_for_the_end_of_the_one_before():
@@ -135,7 +146,7 @@ def test_giving_up_an_attempt_leaves_the_next_one_alone():
         await scene.until(1)
         scene.dispatcher.cancel(act.CancelLaunch(0, 0))
         scene.dispatcher.cancel(act.CancelLaunch(7, 3))
-        await asyncio.sleep(5.0)
+        await asyncio.sleep(GRANT_S - 1.0)
 
     assert play(story) == ["push of 1"]
 

@@ -148,7 +148,7 @@ LOAD = Load(1, 0.1, 0.1, 2.0, 0)
 @pytest.mark.parametrize(
     ("note", "heard"),
     [
-        (HANDED, ("on_handoff", Incarnation(b"p" * 32, 8), HANDED, 5.0)),
+        (HANDED, ("on_handoff", Incarnation(b"p" * 32, 8), HANDED, 5.0, TO)),
         (COUNTED, ("on_count", TO, COUNTED, 5.0)),
         (UNDELIVERED, ("on_delivery_failure", UNDELIVERED, 5.0, TO)),
         (EVALUATED, ("on_evaluation", TO, EVALUATED, 5.0)),

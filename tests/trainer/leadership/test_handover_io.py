@@ -7,11 +7,13 @@ from trainer.several import ManyTrainers
 from trainer.test_several_trainers import after_step, check_exact, ended, play, start
 
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.membership import StandsBy
 from p2pswarm.run.messages.trainers import SILENCE_S, WhoLeads
 from p2pswarm.trainer.reports.reports import MemberLost
 
 ASK_S = 1.0
 SERVER = 2
+MANY = 1000  # records, of which a server knows more than a trainer
 
 
 def lost_after_a_question(asked_in: str) -> tuple[Incarnation, list[Incarnation]]:
@@ -37,6 +39,29 @@ def lost_after_a_question(asked_in: str) -> tuple[Incarnation, list[Incarnation]
     many = play(story)
     check_exact(many, "a", "b")
     return asking[0], [report.incarnation for _, report in many.of_kind(MemberLost)]
+
+
+def test_a_trainer_that_has_left_begins_nothing_when_it_is_asked_who_leads():
+    """A member that hears no coordinator, and knows more records, may ask at that very moment."""
+    answers = []
+
+    async def story(many: ManyTrainers) -> None:
+        await start(many)
+        begun = asyncio.Event()
+        after_step(many, 0, lambda name: begun.set())
+        await begun.wait()
+        left = many.trainers["b"]
+        left.leave.set()
+        await left.task
+        rpc = many.serving[SERVER]._context.rpc
+        question = WhoLeads(many.run_id, 1, str(rpc.contact.address), records=MANY)
+        answers.append(await rpc.call(left.rpc.contact, question, ASK_S))
+        await ended(many, "a")
+
+    many = play(story)
+
+    check_exact(many, "a")
+    assert [type(answer) for answer in answers] == [StandsBy]
 
 
 @pytest.mark.parametrize("asked_in", ["a former", "none"])

@@ -585,3 +585,68 @@ def test_who_complains_of_nobody_in_its_stage_leaves_itself(beside):
         play.promise(ann, bob)
 
     assert [one.incarnation for one in play.seen(act.Evict)] == [ann]
+
+
+def complain(crew: Crew, by: int, of: int) -> list:
+    """A member says three times that it cannot hand on to another, and works well between."""
+    reports = []
+    for _ in range(IN_A_ROW):
+        reports += crew.fail(Trouble.ROAD, by, of, by=by)
+        crew.blame.on_count(crew.servers[by], [])
+    return [one.incarnation for one in reports if isinstance(one, ServerFails)]
+
+
+def test_the_complaints_of_one_member_alone_cost_another_its_place_once():
+    crew = Crew(0, 0, 1, 1, 1)
+    liar = crew.servers[0]
+
+    assert complain(crew, by=0, of=2) == [crew.servers[2]]
+    assert complain(crew, by=0, of=3) == [liar]
+
+
+def test_the_complaints_of_two_members_count_each_time():
+    crew = Crew(0, 0, 0, 1, 1, 1)
+    complain(crew, by=0, of=3)
+    crew.fail(Trouble.ROAD, 1, 4, by=1)
+
+    assert complain(crew, by=0, of=4) == [crew.servers[4]]
+
+
+def test_a_server_is_left_out_on_the_word_of_one_alone_once_in_many_averagings():
+    crew = Crew(0, 0, 1, 1, 1, 1)
+    liar, one, other = crew.servers[0], crew.servers[2], crew.servers[3]
+
+    blamed = [
+        report.incarnation
+        for stalled in (one, other)
+        for report in crew.blame.on_stall(stalled, liar, 1.0)
+    ]
+    assert blamed == [one, liar]
+
+    for _ in range(AVERAGINGS):
+        crew.blame.on_averaging([liar], lambda _microbatch: ())
+    crew.now_s = PAUSE_MAX_S
+    (again,) = crew.blame.on_stall(other, liar, PAUSE_MAX_S)
+    assert again.incarnation == other
+
+
+def test_what_the_trainer_or_several_say_of_a_stall_counts_always():
+    crew = Crew(0, 0, 1, 1, 1, 1)
+
+    blamed = [crew.blame.on_stall(crew.servers[n], None, 1.0)[0].incarnation for n in (2, 3, 4)]
+
+    assert blamed == crew.servers[2:5]
+
+
+def test_a_server_that_relapses_has_to_work_well_for_twice_as_long():
+    servers = FailingServers()
+    servers.avoid(ANN, 0.0)
+    servers.avoid(ANN, 0.0)
+    for _ in range(2 * RECOVERED - 1):
+        servers.on_success(ANN, WORK)
+    assert servers.avoid(ANN, 0.0) == 4 * PAUSE_FIRST_S
+
+    for _ in range(4 * RECOVERED):
+        servers.on_success(ANN, WORK)
+
+    assert servers.avoid(ANN, 0.0) == PAUSE_FIRST_S

@@ -9,8 +9,9 @@ from trainer.harness import CONFIG, Play
 
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.settings.config import BatchConfig
-from p2pswarm.trainer.members.blame import AVERAGINGS, PAUSE_FIRST_S, UnreachablePairs
+from p2pswarm.trainer.members.blame import PAUSE_FIRST_S
 from p2pswarm.trainer.members.membership import Membership
+from p2pswarm.trainer.members.unreachable_pairs import AVERAGINGS, UnreachablePairs
 from p2pswarm.trainer.reports import actions as act
 
 

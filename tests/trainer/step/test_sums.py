@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from trainer.harness import CONFIG, RUN
+from trainer.step.test_in_flight import flight_of
 from trainer.test_kept_sums import Play
 
 from p2pswarm.run.chain.record import first_number
@@ -14,6 +15,7 @@ from p2pswarm.run.messages.membership import HeldSum, Join
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart, DecidedStep
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import SumKept, SumVoided
+from p2pswarm.trainer.step.ledger import StepLedger
 from p2pswarm.trainer.step.sums import (
     ANSWERED_S,
     FORMER_SUMS_S,
@@ -22,6 +24,7 @@ from p2pswarm.trainer.step.sums import (
     SUSPENDED_S,
     TIMES_MAX,
     FormerSums,
+    StepSums,
     Suspensions,
 )
 
@@ -30,6 +33,21 @@ ANN, BOB = Incarnation(b"a" * 32, 1), Incarnation(b"b" * 32, 2)
 
 def served(*stages: int):
     return stages.__contains__
+
+
+def test_a_stage_that_waits_for_one_server_would_count_again_at_the_pace_that_it_had():
+    """Else what a stalled server has counted seems the dearer, the longer it holds all up."""
+    in_flight, ledger = flight_of(4), StepLedger(0, 4, stages=1)
+    sums = StepSums(0, ledger, in_flight)
+    assert sums.redo_s(ANN, 0) == 0.0
+    in_flight.launch(4, 10.0)
+
+    for microbatch, one, now_s in ((0, ANN, 11.0), (1, BOB, 11.5), (2, BOB, 13.0)):
+        ledger.count(microbatch, 0, one)
+        sums.counted_s[0] = now_s
+
+    assert sums.redo_s(ANN, 0) == pytest.approx(1.0)
+    assert sums.redo_s(BOB, 0) == pytest.approx(2.0)
 
 
 def test_it_is_waited_for_as_long_as_nobody_else_serves_its_stage():

@@ -12,7 +12,8 @@ from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.settings.config import BatchConfig
 from p2pswarm.trainer.members.membership import Member
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.in_flight import (
+from p2pswarm.trainer.step.in_flight import MicrobatchJob
+from p2pswarm.trainer.step.stalls import (
     HANDED_ON_MAX,
     LOOK_S,
     SHARED_MIN,
@@ -20,7 +21,7 @@ from p2pswarm.trainer.step.in_flight import (
     STALLED,
     STALLED_FIRST_S,
     STALLED_LEAST_S,
-    MicrobatchJob,
+    STALLED_MOST,
     WorkStealing,
 )
 
@@ -274,3 +275,75 @@ def test_a_server_that_has_counted_nothing_is_left_out_of_the_step():
     play.promise(bob)
     play.wait(1.0)
     assert sorted(one.microbatch for one in play.seen(act.Launch)) == launches
+
+
+def test_a_server_that_takes_ever_longer_cannot_raise_the_limit_without_end():
+    stage = Stage(ANN, BOB)
+    now_s = 0.0
+    for microbatch in range(4 * STALL_SAMPLES):
+        late = microbatch % 4 == 0
+        stage.give(microbatch, ANN if late else BOB, now_s)
+        now_s += 10.0 if late else 1.0
+        stage.count(microbatch, now_s)
+
+    stage.give(99, ANN, now_s)
+
+    assert stage.stalled(now_s + STALLED_MOST) == []
+    assert stage.stalled(now_s + STALLED_MOST + 0.1) == [(99, ANN)]
+
+
+def test_a_stall_names_the_member_that_says_who_has_it():
+    stage = Stage(ANN, BOB, stages=2)
+    job = stage.jobs.setdefault(0, MicrobatchJob(0, Work.FORWARD, attempt=0))
+    stage.stealing.on_handoff(job, 0, CARL, 0.0)
+    stage.stealing.on_handoff(job, 1, ANN, 0.1, by=CARL)
+
+    (forward,) = stage.stealing.stalled(stage._running, lambda _stage: stage.servers, 9.0)
+    assert (forward.holder, forward.teller) == (ANN, CARL)
+
+    stage.stealing.on_gradient(job, 1, 9.0)
+    (gradient,) = stage.stealing.stalled(stage._running, lambda _stage: stage.servers, 20.0)
+    assert (gradient.holder, gradient.teller) == (CARL, ANN)
+
+
+def test_who_alone_says_that_two_others_have_something_is_the_suspect():
+    stage = Stage(ANN, BOB, Incarnation(b"d" * 32, 9), stages=2)
+    for microbatch, to in ((0, ANN), (1, BOB)):
+        job = stage.jobs.setdefault(microbatch, MicrobatchJob(microbatch, Work.FORWARD, attempt=0))
+        stage.stealing.on_handoff(job, 0, CARL, 0.0)
+        stage.stealing.on_handoff(job, 1, to, 0.1, by=CARL)
+    stage.stalled(9.0)
+
+    assert [one.one for one in stage.stealing.suspects([ANN, BOB], 10.0)] == [CARL]
+    (alone,) = stage.stealing.suspects([ANN], 10.0)
+    assert (alone.one, alone.teller, round(alone.cost_s, 6)) == (CARL, None, 9.9)
+
+
+def test_what_a_slow_server_would_finish_too_late_goes_to_one_that_has_nothing():
+    stage = Stage(ANN, BOB)
+    now_s = stage.measure(BOB, took_s=0.3)
+    for microbatch in range(50, 50 + SHARED_MIN):  # fewer tell nothing of its pace
+        stage.give(microbatch, ANN, now_s)
+        now_s += 2.0
+        stage.count(microbatch, now_s)
+    for microbatch in range(8):
+        stage.give(microbatch, ANN, now_s)
+
+    late = stage.stalled(now_s + 0.5)
+
+    assert late
+    assert (0, ANN) not in late
+    assert late == [(n, ANN) for n in range(8 - len(late), 8)]
+    assert stage.stealing.suspects([], now_s) == []
+
+
+def test_a_stage_does_not_wait_for_what_one_member_alone_says_that_all_of_it_have():
+    stage = Stage(ANN, BOB, stages=2)
+    for microbatch, holder in ((0, ANN), (1, BOB)):
+        stage.give(microbatch, holder, 0.0)
+        stage.give(microbatch, CARL, 0.1, stage=1)
+        stage.count(microbatch, 0.2, stage=1)
+    assert stage.stalled(STALLED_FIRST_S) == []
+
+    assert stage.stalled(STALLED_FIRST_S + 0.3) == [(0, ANN), (1, BOB)]
+    assert [one.one for one in stage.stealing.suspects([ANN, BOB], 3.0)] == [CARL]

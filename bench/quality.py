@@ -1,0 +1,115 @@
+"""What codecs cost in loss at equal steps: plain loops that round as a swarm's stages would.
+
+All see the same microbatches from the same first weights, and each is evaluated on held-out text
+with its codecs on. The first has none. `--forward` and `--backward` try one pair; without them the
+rows of docs/figures.md are trained.
+
+    python bench/quality.py [--steps 1000] [--d-model 256] [--optimizer muon] [--json FILE]
+    python bench/quality.py --forward dither6 --backward dither3 --json FILE
+"""
+
+import argparse
+import dataclasses
+import sys
+from typing import Any
+
+import torch
+from results import show, write_json
+from side_by_side import base_run, parser_of, train_side_by_side
+from swarm_processes import STANDARD_LIBRARY
+
+from p2pswarm.models.compute.bundle_spec import engine_bundles
+from p2pswarm.settings.config import CodecConfig, RunConfig
+from p2pswarm.tensors.codecs.registry import encode
+
+RAW = "raw"
+PAIRS = ("int8/dither4", "dither6/dither3", "dither5/dither3", "dither4/dither4")
+
+
+def with_codecs(run: RunConfig, pair: str) -> RunConfig:
+    """The run with a pair of codecs, forward and backward."""
+    forward, _, backward = pair.partition("/")
+    codecs = CodecConfig(activation=forward, gradient=backward or forward)
+    return dataclasses.replace(run, codecs=codecs)
+
+
+def bytes_per_token(run: RunConfig) -> float:
+    """The bytes that cross one boundary for a token, up and down together."""
+    _, gives = engine_bundles(run, 0)
+    total = 0
+    for bundle, codec in (
+        (gives, run.codecs.activation),
+        (gives.gradient(), run.codecs.gradient),
+    ):
+        for key in bundle.keys:
+            sent = encode(torch.ones(key.layout.shape), codec, 0, key=bytes(8))
+            total += sent.meta.encoded_bytes
+    return total / (run.batch.rows * run.model.sequence_length)
+
+
+def trained(options: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
+    """A row for each pair of codecs, trained from one seed."""
+    options.seed = seed
+    run = base_run(options)
+    optimizer = dataclasses.replace(
+        run.optimizer, name=options.optimizer, warmup_steps=options.steps // 10
+    )
+    run = dataclasses.replace(run, stages=options.stages, optimizer=optimizer)
+    ways = {pair: with_codecs(run, pair) for pair in (RAW, *options.pairs)}
+    found = train_side_by_side(ways, options)
+    raw = found[RAW].held_out
+    return [
+        {
+            "codecs": pair,
+            "seed": seed,
+            "loss": found[pair].held_out,
+            "raw": raw,
+            "share": found[pair].held_out / raw - 1,
+            "bytes_per_token": bytes_per_token(ways[pair]),
+        }
+        for pair in ways
+    ]
+
+
+def main() -> int:
+    """Train, print a table, write it."""
+    parser = parser_of(__doc__, STANDARD_LIBRARY)
+    parser.set_defaults(
+        suffixes=[".py"],
+        steps=1000,
+        d_model=256,
+        rows=8,
+        sequence_length=64,
+        microbatches=1,
+        learning_rate=8e-3,
+    )
+    parser.add_argument("--stages", type=int, default=4)
+    parser.add_argument("--optimizer", default="muon", choices=("muon", "adamw"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--forward", default="", help="the codec of activations, instead of all")
+    parser.add_argument("--backward", default="", help="of gradients; else as forward")
+    parser.add_argument("--pairs", nargs="+", default=PAIRS, help="forward/backward each")
+    options = parser.parse_args()
+    if options.forward:
+        options.pairs = [f"{options.forward}/{options.backward or options.forward}"]
+    rows = [row for seed in options.seeds for row in trained(options, seed)]
+    plain = next(row for row in rows if row["codecs"] == RAW)
+    shown = [
+        (
+            row["codecs"],
+            row["seed"],
+            f"{row['loss']:.4f}",
+            f"{row['share']:+.2%}",
+            f"{row['bytes_per_token']:,.0f}",
+            f"{plain['bytes_per_token'] / 2 / row['bytes_per_token']:.1f}",
+        )
+        for row in rows
+    ]
+    show(("forward/backward", "seed", "loss", "over raw", "bytes/token", "less than bf16"), shown)
+    alone = len(rows) == 2  # raw and one pair: what a script asked for
+    write_json(options.json, rows[-1] if alone else rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

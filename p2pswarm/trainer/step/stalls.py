@@ -1,0 +1,291 @@
+"""Microbatches that a server hands on to others of its stage, and who may be at fault for it."""
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from p2pswarm.run.member_view import Incarnation
+from p2pswarm.trainer.members.membership import Member
+from p2pswarm.trainer.step.in_flight import MEASURED, MicrobatchJob
+
+SHARED_MIN = 3  # of one server: to launch two again costs about as much as to wait for them
+HANDED_ON_MAX = 4  # times in a step: what is lost each time is at most a forward in each stage
+LOOK_S = 0.5  # between two looks for what is stalled
+PACE_SAMPLES = 5  # of a server's pace; of fewer than `SHARED_MIN` nothing follows
+STALL_SAMPLES = 8  # fewer say little of the slowest twentieth
+STALLED = 4.0  # times the 95th percentile of the stage
+STALLED_MOST = (
+    16.0  # times its 75th: one that takes ever longer raises the 95th, and finishes little
+)
+NAMED_MIN = 2  # servers that finish nothing of what one member says that they have
+STALLED_LEAST_S = 1.0  # below this a pause of the garbage collector or the kernel would count
+STALLED_FIRST_S = 2.0  # while a stage is not measured: first passes are slow
+
+
+@dataclass(slots=True)
+class _Holding:
+    """Who has the running attempt of a microbatch."""
+
+    attempt: int
+    since_s: float
+    stage: int
+    holder: Incarnation | None = None
+    """None: a server that no note has named yet."""
+    teller: Incarnation | None = None
+    """The member that says so; None: the trainer."""
+    returning: bool = False
+    """True once a stage has computed the gradient."""
+    servers: dict[int, Incarnation] = field(default_factory=dict)
+    """By their stages."""
+
+
+@dataclass(frozen=True, slots=True)
+class StalledJob:
+    """A microbatch that gets on nowhere, and who has it."""
+
+    job: MicrobatchJob
+    holder: Incarnation
+    stage: int
+    took_s: float
+    """For how long its holder has had it, or has finished nothing."""
+    teller: Incarnation | None = None
+    """The member that says that the holder has it; None: the trainer."""
+    early: bool = False
+    """Its holder gets on, but has so many that it would finish this one too late."""
+
+
+@dataclass(slots=True)
+class _Stall:
+    """A server that was stalled in this step."""
+
+    since_s: float
+    tellers: dict[Incarnation | None, None] = field(default_factory=dict)
+    """Who says that it had what it did not finish; None: the trainer."""
+
+    @property
+    def teller(self) -> Incarnation | None:
+        """The member that alone says so, if there is one."""
+        return next(iter(self.tellers)) if len(self.tellers) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class StallSuspect:
+    """A server that may be at fault for what is stalled."""
+
+    one: Incarnation
+    teller: Incarnation | None
+    """Who alone says that it had anything; None: several do, or the trainer."""
+    cost_s: float
+    """How long ago that began."""
+
+
+class WorkStealing:
+    """The microbatches that were handed on in one step, and those that are to be.
+
+    All microbatches of a step are mostly under way when a server comes, and a push stays where it
+    is: a stage that had one slow server would stay slow, though three others are back. Therefore
+    what a server has more than its share of is given up, fenced like any attempt, and launched
+    again; routers choose the new server then.
+
+    The oldest attempts stay: they are the likeliest to be computed already. Each microbatch is
+    handed on a few times in a step at most, so servers that come and go cannot hold it up for
+    ever. Once would not do: servers also come when the run begins, before any cut.
+
+    The same is done with what is *stalled*: the server that has it has finished nothing for
+    several times as long as its stage usually takes for one, while another server of the stage has
+    nothing to do. So is what a far slower one would finish as late, because it has many. The time
+    doubles with each time that the microbatch is handed on, so a stage that has become slow gets
+    on, too. Until the stage is measured a few seconds count: a server that is far slower than those
+    that come after it may have all there is. Source: backup tasks of
+    MapReduce (Dean and Ghemawat, OSDI 2004, 3.6); here the first attempt is fenced, because both
+    would count.
+    """
+
+    def __init__(self, stages: int) -> None:
+        self._took_s: list[deque[float]] = [deque(maxlen=MEASURED) for _ in range(stages)]
+        """How long servers of each stage take for a microbatch, or its gradient."""
+        self._finished_s: dict[Incarnation, float] = {}
+        """When a server finished something last."""
+        self._moved: Counter[int] = Counter()
+        self._stalls: dict[Incarnation, _Stall] = {}
+        """Of the servers that were stalled in this step."""
+        self._pace_s: dict[Incarnation, deque[float]] = {}
+        """How long each took from one thing that it finished to the next, while it had any."""
+        self._held: dict[int, _Holding] = {}
+        self.next_look_s = math.inf
+        """Time to ask what is stalled; infinite while nobody has anything."""
+
+    def begin(self) -> None:
+        """The next step begins."""
+        self._moved.clear()
+        self._held.clear()
+        self._finished_s.clear()
+        self._stalls.clear()
+        self._pace_s.clear()
+        self.next_look_s = math.inf
+
+    def holder(self, job: MicrobatchJob, stage: int) -> Incarnation | None:
+        """Return which server of a stage the running attempt of a job went to, if it is known."""
+        held = self._held.get(job.microbatch)
+        return held.servers.get(stage) if held and held.attempt == job.attempt else None
+
+    def on_handoff(
+        self,
+        job: MicrobatchJob,
+        stage: int,
+        to: Incarnation,
+        now_s: float,
+        by: Incarnation | None = None,
+    ) -> None:
+        """A server has the running attempt of a job now; `by`: who says so, None: the trainer."""
+        held = self._held.get(job.microbatch)
+        if held is None or held.attempt != job.attempt:
+            held = self._held[job.microbatch] = _Holding(job.attempt, now_s, stage)
+        held.servers[stage] = to
+        self.next_look_s = min(self.next_look_s, now_s + LOOK_S)
+        if not held.returning and stage >= held.stage:  # notes may overtake each other
+            self._pass(held, stage, now_s)
+            held.teller = by
+
+    def on_gradient(self, job: MicrobatchJob, stage: int, now_s: float) -> None:
+        """A server of a stage has computed the gradient: the one below has it now."""
+        held = self._held.get(job.microbatch)
+        if held is not None and held.attempt == job.attempt:
+            held.returning = True
+            self._pass(held, stage - 1, now_s)
+            held.teller = held.servers.get(stage)
+
+    def surplus(self, there: Iterable[Sequence[MicrobatchJob]]) -> list[MicrobatchJob]:
+        """Return what is to be given up; `there`: what each server has yet to count, by age."""
+        loads = list(there)
+        share = -(-sum(map(len, loads)) // len(loads))
+        surplus = [
+            job
+            for jobs in loads
+            if len(jobs) >= SHARED_MIN
+            for job in jobs[share:]
+            if self._moved[job.microbatch] < HANDED_ON_MAX
+        ]
+        self._moved.update(job.microbatch for job in surplus)
+        return surplus
+
+    def stalled(
+        self,
+        running: Callable[[int, int], MicrobatchJob | None],
+        ready: Callable[[int], Sequence[Member]],
+        now_s: float,
+    ) -> list[StalledJob]:
+        """Return what is to be given up, because an idle server of the stage does it sooner.
+
+        `running`: the job of a microbatch, if exactly this attempt of it is in the pipeline;
+        `ready`: the servers of a stage.
+        """
+        self.next_look_s = now_s + LOOK_S if self._held else math.inf
+        busy: dict[Incarnation, None] = {}
+        there: dict[int, list[StalledJob]] = {}
+        for microbatch, held in list(self._held.items()):
+            job, holder = running(microbatch, held.attempt), held.holder
+            if job is None:
+                del self._held[microbatch]
+            elif holder is not None:
+                busy[holder] = None
+                if job.counts:
+                    took_s = self._took(held, now_s)
+                    one = StalledJob(job, holder, held.stage, took_s, held.teller)
+                    there.setdefault(held.stage, []).append(one)
+        stalled = []
+        for stage, jobs in there.items():
+            if any(server.incarnation not in busy for server in ready(stage)):
+                limit_s = self._limit_s(stage)
+                found = [one for one in jobs if self._is_stalled(one, limit_s)]
+                stalled += found or self._too_many(stage, jobs, limit_s)
+            else:
+                stalled += self._named_by_one(jobs, self._limit_s(stage))
+        for one in stalled:
+            if one.early:
+                continue
+            stall = self._stalls.setdefault(one.holder, _Stall(now_s - one.took_s))
+            stall.tellers[one.teller] = None
+        self._moved.update(one.job.microbatch for one in stalled)
+        return stalled
+
+    def suspects(self, holders: Iterable[Incarnation], now_s: float) -> list[StallSuspect]:
+        """Return who may be at fault that these are stalled, each once.
+
+        If one member alone says of two that they have something, and they finish nothing, it is the
+        likelier one: it may have handed on nothing.
+        """
+        alone: dict[Incarnation, list[_Stall]] = {}
+        for stall in self._stalls.values():
+            if (teller := stall.teller) is not None:
+                alone.setdefault(teller, []).append(stall)
+        found: dict[Incarnation, StallSuspect] = {}
+        for holder in holders:
+            stall = self._stalls[holder]
+            teller, since_s = stall.teller, stall.since_s
+            if teller is not None and len(alone[teller]) >= NAMED_MIN:
+                since_s = min(each.since_s for each in alone[teller])
+                found[teller] = StallSuspect(teller, None, now_s - since_s)
+            else:
+                found[holder] = StallSuspect(holder, teller, now_s - since_s)
+        return list(found.values())
+
+    def _limit_s(self, stage: int) -> float:
+        """How long a server of a stage may take for what was never handed on."""
+        measured = self._took_s[stage]
+        if len(measured) < STALL_SAMPLES:
+            return STALLED_FIRST_S
+        ordered = sorted(measured)
+        slow_s = ordered[int(0.95 * (len(measured) - 1))]
+        most_s = STALLED_MOST * ordered[int(0.75 * (len(measured) - 1))]
+        return max(STALLED_LEAST_S, min(STALLED * slow_s, most_s))
+
+    def _named_by_one(self, jobs: Sequence[StalledJob], limit_s: float) -> list[StalledJob]:
+        """All that a stage waits for, if it waits for what one member alone says that it has."""
+        late = [one for one in jobs if self._is_stalled(one, limit_s)]
+        tellers = dict.fromkeys(one.teller for one in jobs)
+        several = len({one.holder for one in late}) >= NAMED_MIN
+        return late if several and len(tellers) == 1 and None not in tellers else []
+
+    def _too_many(self, stage: int, jobs: Sequence[StalledJob], limit_s: float) -> list[StalledJob]:
+        """The newest that a slow server will not have finished within the limit, at its pace."""
+        measured = sorted(self._took_s[stage])
+        if len(measured) < STALL_SAMPLES:
+            return []
+        slow_s = STALLED * measured[len(measured) // 2]
+        by_holder: dict[Incarnation, list[StalledJob]] = {}
+        for one in jobs:
+            by_holder.setdefault(one.holder, []).append(one)
+        late = []
+        for holder, queue in by_holder.items():
+            paces_s = sorted(self._pace_s.get(holder, ()))
+            if len(paces_s) < SHARED_MIN:
+                continue
+            pace_s = paces_s[len(paces_s) // 2]
+            if pace_s < slow_s:
+                continue
+            later = queue[1:] if len(queue) >= SHARED_MIN else []
+            for place, one in enumerate(later, start=2):
+                times = self._moved[one.job.microbatch]
+                if times < HANDED_ON_MAX and place * pace_s > limit_s * 2.0**times:
+                    late.append(replace(one, early=True))
+        return late
+
+    def _is_stalled(self, one: StalledJob, limit_s: float) -> bool:
+        times = self._moved[one.job.microbatch]
+        return times < HANDED_ON_MAX and one.took_s > limit_s * 2.0**times
+
+    def _took(self, held: _Holding, now_s: float) -> float:
+        """For how long its holder has had it, or has finished nothing."""
+        finished_s = self._finished_s.get(held.holder, held.since_s) if held.holder else now_s
+        return max(0.0, now_s - max(held.since_s, finished_s))
+
+    def _pass(self, held: _Holding, stage: int, now_s: float) -> None:
+        if held.holder is not None:
+            took_s = self._took(held, now_s)
+            self._took_s[held.stage].append(took_s)
+            pace_s = self._pace_s.setdefault(held.holder, deque(maxlen=PACE_SAMPLES))
+            pace_s.append(took_s)
+            self._finished_s[held.holder] = now_s
+        held.holder, held.stage, held.since_s = held.servers.get(stage), stage, now_s
