@@ -26,9 +26,10 @@ from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.membership import Ready
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Push, Undelivered
 from p2pswarm.server.boundary_cache import BoundaryCache
+from p2pswarm.tensors.codecs.base import TensorUse
 from p2pswarm.tensors.codecs.codec import CodecKind
 from p2pswarm.tensors.codecs.meta import Grant
-from p2pswarm.tensors.codecs.registry import CODECS, encode
+from p2pswarm.tensors.codecs.registry import CODECS, encode, named
 from p2pswarm.tensors.transfer import TensorTransfer
 
 STATELESS = {codec.name for codec in CODECS if codec.kind is not CodecKind.LINKED}
@@ -48,7 +49,8 @@ def test_two_stages_train_what_a_plain_loop_trains():
 @pytest.mark.parametrize("codec", sorted(STATELESS))
 def test_activations_too_large_for_a_message_train_the_same(codec):
     model = dataclasses.replace(CONFIG.model, d_model=64, sequence_length=48)
-    codecs = dataclasses.replace(CONFIG.codecs, activation=codec, gradient=codec)
+    back = codec if TensorUse.GRADIENT in named(codec).uses else "nvfp4-eden"
+    codecs = dataclasses.replace(CONFIG.codecs, activation=codec, gradient=back)
     config = dataclasses.replace(CONFIG, stages=3, model=model, codecs=codecs)
 
     async def main():
