@@ -127,7 +127,7 @@ class NvFp4(Codec):
             y_NB = _columns(x_BN[some], scratch)
             if lift != 1.0:
                 y_NB.mul_(lift)
-            kept_B, code_NB = _better_of_two(y_NB, scale, scratch)
+            kept_B, code_NB = _four_six_codes(y_NB, scale, scratch)
             scales_B[some].copy_(kept_B)
             _pack(code_NB, y_NB, codes_B8[some], scratch)
         return bytes_of(pool.on_host(encoded))
@@ -146,11 +146,11 @@ class NvFp4(Codec):
             x_BN = blocks.rows_for(values)
             scratch = _ChunkMemory(there.device)
             for some in blocks.chunks(at_once=pool.apart):
-                y_NB = _unpacked(codes_B8[some], scratch)
-                y_NB.mul_(_looked_up(E4M3_VALUES, scales_B[some]).mul_(scale / 2))
+                y_NB = _unpack(codes_B8[some], scratch)
+                y_NB.mul_(_lookup(E4M3_VALUES, scales_B[some]).mul_(scale / 2))
                 if lift != 1.0:
                     y_NB.mul_(1 / lift)
-                _give(y_NB, x_BN[some])
+                _write(y_NB, x_BN[some])
             return blocks.fill(values, x_BN)
 
         return Decoder(bytes_of(encoded), finish)
@@ -180,8 +180,8 @@ class NvFp4Eden(KeyedCodec):
         kept = pool.beside(values, (x_BN.numel(),), torch.float32)
         chunks = list(rows.chunks(at_once=pool.streams.device.holds(values)))
         for some in chunks:
-            turned_NB = draw.turned(_columns(x_BN[some], scratch), scratch)
-            _part(kept, some).view(turned_NB.shape).copy_(turned_NB)
+            y_NB = draw.rotation(_columns(x_BN[some], scratch), scratch)
+            _part(kept, some).view(y_NB.shape).copy_(y_NB)
         scale, lift = _tensor_scale(self.name, _peak(kept), EDEN_TOP * E2M1_MAX / EDEN_AIM)
         encoded[:KEY_CHECK_BYTES].copy_(draw.check)
         _write_scale(encoded[KEY_CHECK_BYTES : rows.head_bytes], scale, lift)
@@ -190,7 +190,7 @@ class NvFp4Eden(KeyedCodec):
             y_HNB = _part(kept, some).view(EDEN_ROW // NV_BLOCK, NV_BLOCK, -1)
             if lift != 1.0:
                 y_HNB.mul_(lift)
-            kept_HB, code_HNB = _at_a_right_angle(y_HNB, scale, draw.chance(some), scratch)
+            kept_HB, code_HNB = _eden_codes(y_HNB, scale, draw.chance(some), scratch)
             scales_BH[some].copy_(kept_HB.t())
             for half in range(EDEN_ROW // NV_BLOCK):
                 _pack(code_HNB[half], y_HNB[half], codes_BH8[some, half], scratch)
@@ -214,14 +214,14 @@ class NvFp4Eden(KeyedCodec):
             x_BN = rows.rows_for(values)
             draw, scratch = _EdenDraw(key, there.device), _ChunkMemory(there.device)
             for some in rows.chunks(at_once=pool.apart):
-                y_NB = _unpacked(codes_BH8[some].flatten(1), scratch)
-                steps_HB = _looked_up(E4M3_VALUES, scales_BH[some].t())
+                y_NB = _unpack(codes_BH8[some].flatten(1), scratch)
+                steps_HB = _lookup(E4M3_VALUES, scales_BH[some].t())
                 steps_HB.mul_(scale / (2 * EDEN_ROW))
                 y_NB.view(2, NV_BLOCK, -1).mul_(steps_HB.unsqueeze(1))
-                y_NB = draw.turned_back(y_NB, scratch)
+                y_NB = draw.inverse(y_NB, scratch)
                 if lift != 1.0:
                     y_NB.mul_(1 / lift)
-                _give(y_NB, x_BN[some])
+                _write(y_NB, x_BN[some])
             return rows.fill(values, x_BN)
 
         return Decoder(bytes_of(encoded), finish)
@@ -246,18 +246,17 @@ class MxFp4(Codec):
         values = tensor.detach()
         blocks = _mx_blocks(TensorLayout(DTYPES[values.dtype], tuple(values.shape)))
         encoded = pool.beside(values, (blocks.encoded_bytes,), torch.uint8)
-        x_BN, scales_B, codes_BC = (
-            blocks.rows_of(values),
-            blocks.scales(encoded),
-            blocks.codes(encoded),
-        )
+        x_BN = blocks.rows_of(values)
+        scales_B, codes_BC = blocks.scales(encoded), blocks.codes(encoded)
         scratch = _ChunkMemory(values.device)
         for some in blocks.chunks(at_once=pool.streams.device.holds(values)):
             y_NB = _columns(x_BN[some], scratch)
             size_NB = torch.abs(y_NB, out=scratch.floats("size", y_NB))
             peaks_B = size_NB.amax(0)
             if not bool(peaks_B.isfinite().all()):
-                raise Unencodable("mxfp4 cannot hold NaN, infinities or values past float32")
+                raise Unencodable(
+                    "mxfp4 cannot hold NaN, infinities or values past float32: send them raw"
+                )
             kept_B = peaks_B.view(torch.int32).bitwise_right_shift(23)
             kept_B.sub_(E8M0_BELOW).clamp_(min=0)
             scales_B[some].copy_(kept_B)
@@ -277,8 +276,8 @@ class MxFp4(Codec):
             x_BN = blocks.rows_for(values)
             scratch = _ChunkMemory(there.device)
             for some in blocks.chunks(at_once=pool.apart):
-                y_NB = _unpacked(codes_BC[some], scratch).mul_(0.5)  # exact, and so is what follows
-                _give(y_NB.mul_(_looked_up(E8M0_VALUES, scales_B[some])), x_BN[some])
+                y_NB = _unpack(codes_BC[some], scratch).mul_(0.5)  # exact, and so is what follows
+                _write(y_NB.mul_(_lookup(E8M0_VALUES, scales_B[some])), x_BN[some])
             return blocks.fill(values, x_BN)
 
         return Decoder(bytes_of(encoded), finish)
@@ -399,11 +398,11 @@ class _EdenDraw:
         # 16 bits of the 20 that E4M3 drops, and the middle of what is below them
         self._chances = ((low + high * 256) * 16 + 8).to(device)
 
-    def turned(self, x_NB: Tensor, scratch: _ChunkMemory) -> Tensor:
+    def rotation(self, x_NB: Tensor, scratch: _ChunkMemory) -> Tensor:
         """The signs and the transform; `x_NB` is overwritten."""
         return self._mixed(x_NB.mul_(self._signs_N1), scratch)
 
-    def turned_back(self, y_NB: Tensor, scratch: _ChunkMemory) -> Tensor:
+    def inverse(self, y_NB: Tensor, scratch: _ChunkMemory) -> Tensor:
         """The transform and the signs."""
         return self._mixed(y_NB, scratch).mul_(self._signs_N1)
 
@@ -436,7 +435,7 @@ def _tensor_scale(name: str, peak: float, top: float) -> tuple[float, float]:
     peak = _float32(peak)
     if not peak <= PEAK_MAX:  # neither is a NaN
         raise Unencodable(
-            f"{name} cannot hold NaN, infinities or sums past {PEAK_MAX:g}: send them raw"
+            f"{name} cannot hold NaN, infinities or what is past {PEAK_MAX:g}: send them raw"
         )
     if not peak:
         return 1.0, 1.0
@@ -473,13 +472,13 @@ def _columns(x_BN: Tensor, scratch: _ChunkMemory) -> Tensor:
     return scratch.floats("columns", x_BN.t()).copy_(exact.t())
 
 
-def _give(y_NB: Tensor, x_BN: Tensor) -> None:
+def _write(y_NB: Tensor, x_BN: Tensor) -> None:
     """Write columns into rows."""
     fit(y_NB, x_BN.dtype)
     x_BN.copy_(y_NB.t())
 
 
-def _looked_up(table: Tensor, codes: Tensor) -> Tensor:
+def _lookup(table: Tensor, codes: Tensor) -> Tensor:
     return table.to(codes.device)[codes.to(torch.int64)]
 
 
@@ -519,14 +518,14 @@ def _sum(terms: Tensor) -> Tensor:
     return terms.squeeze(-2)
 
 
-def _better_of_two(y_NB: Tensor, scale: float, scratch: _ChunkMemory) -> tuple[Tensor, Tensor]:
+def _four_six_codes(y_NB: Tensor, scale: float, scratch: _ChunkMemory) -> tuple[Tensor, Tensor]:
     """The scale's code of each block, and the values' codes: with the top 6 or 4."""
     size_NB = torch.abs(y_NB, out=scratch.floats("size", y_NB))
     wanted_B = size_NB.amax(0).mul_(_float32(1 / (E2M1_MAX * scale)))
     found = []
     for more in (1.0, 1.5):
         kept_B = _nearest(wanted_B * more, E4M3, scratch)[0].clamp_(min=1).clone()
-        step_B = _looked_up(E4M3_VALUES, kept_B)
+        step_B = _lookup(E4M3_VALUES, kept_B)
         share_NB = scratch.floats("share", y_NB)
         torch.mul(size_NB, (step_B * scale).reciprocal_(), out=share_NB)
         code_NB, rounded_NB = _nearest(share_NB, E2M1, scratch)
@@ -540,14 +539,14 @@ def _better_of_two(y_NB: Tensor, scale: float, scratch: _ChunkMemory) -> tuple[T
     return torch.where(four, kept_4, kept_6), code_NB
 
 
-def _at_a_right_angle(
+def _eden_codes(
     y_HNB: Tensor, scale: float, chances_HB: Tensor, scratch: _ChunkMemory
 ) -> tuple[Tensor, Tensor]:
     """The scale's code of each block, and the values' codes, of rows of several blocks."""
     size_HNB = torch.abs(y_HNB, out=scratch.floats("size", y_HNB))
     wanted_HB = size_HNB.amax(1).mul_(_float32(EDEN_AIM / (E2M1_MAX * scale)))
     kept_HB = _nearest(wanted_HB, E4M3, scratch)[0].clamp_(min=1)
-    step_HB = _looked_up(E4M3_VALUES, kept_HB)
+    step_HB = _lookup(E4M3_VALUES, kept_HB)
     size_HNB.mul_((step_HB * scale).reciprocal_().unsqueeze(1))
     code_HNB, rounded_HNB = _nearest(size_HNB, E2M1, scratch)
     rounded_HNB.mul_(size_HNB)
@@ -566,7 +565,7 @@ def _pack(code_NB: Tensor, y_NB: Tensor, packed_BC: Tensor, scratch: _ChunkMemor
     packed_BC.copy_(whole_NB[0::2].add_(whole_NB[1::2], alpha=16).t())
 
 
-def _unpacked(packed_BC: Tensor, scratch: _ChunkMemory) -> Tensor:
+def _unpack(packed_BC: Tensor, scratch: _ChunkMemory) -> Tensor:
     """Twice the values of codes, as columns."""
     packed_CB = packed_BC.t().contiguous()
     code_C2B = torch.stack([packed_CB.bitwise_and(15), packed_CB.bitwise_right_shift(4)], 1)
