@@ -43,10 +43,13 @@ CODECS = (
 )
 """Of those in docs/figures.md ("Codecs"), in the order of what they lose."""
 
+GRID = WireCodec("int-grid", 0.8, 6e7)
+"""Of sums within a stage alone (docs/codecs.md)."""
+
 
 def codec_of(name: str) -> WireCodec:
     """The codec of this name; Unusable if the planner does not know it."""
-    known = {codec.name: codec for codec in CODECS}
+    known = {codec.name: codec for codec in (*CODECS, GRID)}
     if name not in known:
         names = ", ".join(known)
         raise Unusable(f"codec {name!r:.40} is not known to the planner: choose of {names}")

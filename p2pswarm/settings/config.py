@@ -21,7 +21,9 @@ from p2pswarm.settings.limits import (
 from p2pswarm.settings.train_config import TrainConfig
 
 DITHER_NAMES = ("dither6", "dither5", "dither4", "dither3", "dither2")
-CODEC_NAMES = ("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef", *DITHER_NAMES)
+INT_GRID = "int-grid"
+"""Sums within a stage are whole numbers on a grid (docs/codecs.md)."""
+CODEC_NAMES = ("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef", *DITHER_NAMES, INT_GRID)
 """The codec registry's names; a test compares the two lists."""
 CODEC_KEYS_MAX = 16  # as many as a bundle has keys
 LINKED_CODEC_NAMES = ("int8-ef",)
@@ -41,9 +43,11 @@ RELAY_MB_S = 64.0  # half of a 1 Gbit/s line
 STATE_SHARE = 0.1
 """Of the upload, for newcomers: training keeps 90 %, and a newcomer is never starved."""
 SCHEDULE = OneOf("cosine", "linear", "warmup-stable-decay", "constant")
-ANY_CODEC = OneOf(*CODEC_NAMES)
-ACTIVATION_CODEC = OneOf(*(name for name in CODEC_NAMES if name not in LINKED_CODEC_NAMES))
-AVERAGING_CODEC = OneOf(*(name for name in ACTIVATION_CODEC.choices if name not in DITHER_NAMES))
+ANY_CODEC = OneOf(*(name for name in CODEC_NAMES if name != INT_GRID))
+ACTIVATION_CODEC = OneOf(*(name for name in ANY_CODEC.choices if name not in LINKED_CODEC_NAMES))
+AVERAGING_CODEC = OneOf(
+    *(name for name in ACTIVATION_CODEC.choices if name not in DITHER_NAMES), INT_GRID
+)
 Share = Annotated[float, Between(0.0, 1.0)]
 Count = Annotated[int, Between(1, 65_536)]
 

@@ -196,7 +196,7 @@ runs = st.builds(
     ),
     codecs=st.builds(
         config.CodecConfig,
-        gradient=st.sampled_from(config.CODEC_NAMES),
+        gradient=st.sampled_from(config.ANY_CODEC.choices),
         gradient_keys=st.sampled_from([(), ("x=int8-ef", "memory=raw")]),
         exact=st.just(False),
     ),

@@ -17,6 +17,7 @@ from p2pswarm.tensors.codecs.codec import Codec, KeyedCodec, StatefulCodec
 from p2pswarm.tensors.codecs.dither import Dither
 from p2pswarm.tensors.codecs.exact import PlanesZstd, Raw
 from p2pswarm.tensors.codecs.int8 import Int8, Int8ErrorFeedback
+from p2pswarm.tensors.codecs.int_grid import IntGrid
 from p2pswarm.tensors.codecs.meta import (
     INLINE_BYTES_MAX,
     RANK_MAX,
@@ -39,6 +40,7 @@ CODECS: tuple[Codec, ...] = (
     Dither(4, 9),
     Dither(3, 10),
     Dither(2, 11),
+    IntGrid(),
 )
 BY_NAME = {codec.name: codec for codec in CODECS}
 BY_CODE = {codec.code: codec for codec in CODECS}
