@@ -10,8 +10,8 @@ from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.models.compute.base import BackwardSpec, Update
 from p2pswarm.models.compute.flat_parameters import FlatParameters, piece_hashes
 from p2pswarm.models.compute.optimizer import AdamW
-from p2pswarm.models.compute.stochastic_round import chances, rounded
 from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.models.rounding.stochastic_round import chances, rounded
 from p2pswarm.run.averaging.shards import Span
 from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.tensors.state_tree import piece_spans
