@@ -84,9 +84,11 @@ class Run:
     weight_storage: str = "full"
     dtype: str = "float32"
     codec: str = "bf16"
-    """Of activations; sums travel raw."""
+    """Of activations."""
     backward: str = ""
     """The codec of gradients; empty: as of activations."""
+    averaging: str = "raw"
+    """The codec of sums within a stage."""
     weights: str = ""
     emulated: bool = False
     """Whether servers only take the time of computing."""
@@ -131,6 +133,7 @@ evaluate_every = 0
 [run.codecs]
 activation = {text(self.codec)}
 gradient = {text(self.backward or self.codec)}
+averaging = {text(self.averaging)}
 """
 
 
