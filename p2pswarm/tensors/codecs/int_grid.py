@@ -38,8 +38,8 @@ CHUNK_BLOCKS = 256  # at a time: 256 KiB of float32, and few calls
 PLANES_MAX = 4
 WORK_BITS = 30  # of a block's greatest value as a whole number of 32 bits
 SHIFT_MIN, SHIFT_MAX = -98, 126  # so that every power of two here is a normal float32
+POWER_MAX = 126
 POWER_BIAS = 126
-POWER_CODE_MAX = 253
 FRACTION_BITS, EXPONENT_BIAS = 23, 127  # of a float32
 
 
@@ -117,7 +117,7 @@ class _WholeNumbers:
 
     def count(self, values_N: Tensor) -> int:
         """Read the multiples of a tensor; the number of planes that they fill, 0: it has none."""
-        bits = 0
+        greatest = 0
         for blocks, places in self._chunks():
             read = _multiples(_as_blocks(values_N[places]))
             if read is None:
@@ -125,16 +125,16 @@ class _WholeNumbers:
             code_BC, power_B = read
             self._code_N[places].copy_(code_BC.view(-1)[: places.stop - places.start])
             self._power_B[blocks].copy_(power_B)
-            bits |= int(_any_bits(_any_bits(code_BC).unsqueeze(0)).item()) & 0xFFFFFFFF
-        return max(1, -(-bits.bit_length() // 8))
+            greatest = max(greatest, int(code_BC.max()))
+        return max(1, -(-greatest.bit_length() // 8))
 
     def restore(self, values_N: Tensor) -> None:
         """Write the values."""
-        if len(self._power_B) and int(self._power_B.max()) > POWER_CODE_MAX:
+        if len(self._power_B) and int(self._power_B.max()) > POWER_MAX + POWER_BIAS:
             raise BadMessage("a power of two that no sum has")
         for blocks, places in self._chunks():
             code_BC = _as_blocks(self._code_N[places])
-            whole_BC = (code_BC >> 1).bitwise_and_(0x7FFFFFFF).bitwise_xor_(-(code_BC & 1))
+            whole_BC = (code_BC >> 1).bitwise_xor_(code_BC.bitwise_and_(1).neg_())
             step_B1 = _power(self._power_B[blocks].to(torch.int32) - POWER_BIAS).unsqueeze(1)
             found_BC = whole_BC.to(values_N.dtype).mul_(step_B1.to(values_N.dtype))
             values_N[places].copy_(found_BC.view(-1)[: places.stop - places.start])
@@ -152,16 +152,18 @@ def _multiples(x_BC: Tensor) -> tuple[Tensor, Tensor] | None:
     if not torch.isfinite(top_B).all():
         return None
     shift_B = (WORK_BITS - torch.frexp(top_B).exponent).clamp_(SHIFT_MIN, SHIFT_MAX)
-    whole_BC = (x_BC * _power(shift_B).unsqueeze(1).to(x_BC.dtype)).to(torch.int32)
+    scaled_BC = x_BC * _power(shift_B).unsqueeze(1).to(x_BC.dtype)
+    whole_BC = scaled_BC.to(torch.int32)
     any_B = _any_bits(whole_BC)
     zeros_B = torch.frexp((any_B & -any_B).to(torch.float32)).exponent.sub_(1).clamp_(min=0)
-    whole_BC.bitwise_right_shift_(zeros_B.unsqueeze(1))
-    power_B = zeros_B - shift_B
-    again_BC = whole_BC.to(x_BC.dtype).mul_(_power(power_B).unsqueeze(1).to(x_BC.dtype))
+    power_B = (zeros_B - shift_B).clamp_(max=POWER_MAX)
+    torch.mul(x_BC, _power(-power_B).unsqueeze(1).to(x_BC.dtype), out=scaled_BC)
+    whole_BC.copy_(scaled_BC)
+    again_BC = scaled_BC.copy_(whole_BC).mul_(_power(power_B).unsqueeze(1).to(x_BC.dtype))
     bits = torch.int32 if x_BC.dtype == torch.float32 else torch.int64
     if not torch.equal(again_BC.view(bits), x_BC.view(bits)):
         return None
-    return (whole_BC << 1).bitwise_xor_(whole_BC >> 31), power_B.add_(POWER_BIAS)
+    return (whole_BC << 1).bitwise_xor_(whole_BC.bitwise_right_shift_(31)), power_B.add_(POWER_BIAS)
 
 
 def _any_bits(whole_BC: Tensor) -> Tensor:
