@@ -35,7 +35,7 @@ from p2pswarm.tensors.flat_layout import FlatLayout, FlatTensor
 log = logging.getLogger(__name__)
 
 BLOCK = 256  # values of one step
-NOISE = 0.07  # what all roundings of a step add to a value, over its usual gradient, at the most
+NOISE = 0.05  # what all roundings of a step add to a value, over its usual gradient, at the most
 FINEST = 2.0**-6  # a block's usual gradient counts as at least this share of its parameter's
 UNKNOWN_POWER = -20  # of two: the step where no gradient was seen; a sum then reaches 8
 SUM_UNITS = 1 << 23  # the most steps in a stage's sum: two ends of a tied model add to one
@@ -108,13 +108,14 @@ class GradientGrid:
             for blocks, places in self._chunks(part.numel()):
                 part_C, first = part_S[places], (offset + places.start) % PERIOD
                 rounded_C = work_C[: len(part_C)]
-                _scale(part_C, self._per_step_B1[number][blocks], rounded_C)
-                rounded_C.add_(chance_C[first : first + len(part_C)]).round_()
+                drawn_C = chance_C[first : first + len(part_C)]
+                _add_scaled(drawn_C, part_C, self._per_step_B1[number][blocks], rounded_C)
+                rounded_C.round_()
                 if far:
                     self.clamped += int((rounded_C.abs() > self.units_max).sum().item())
                     rounded_C.clamp_(-self.units_max, self.units_max)
-                _scale(rounded_C, self._step_B1[number][blocks], rounded_C)
-                total_S[places].add_(rounded_C)
+                total_C = total_S[places]
+                _add_scaled(total_C, rounded_C, self._step_B1[number][blocks], total_C)
 
     def _follow(self, step: int) -> None:
         """Read the grid of another version, and tell of clamped values of the one before."""
@@ -208,11 +209,14 @@ def sum_by_halves(x_RC: Tensor) -> Tensor:
     return x_RC[:, 0]
 
 
-def _scale(x_C: Tensor, factor_B1: Tensor, out_C: Tensor) -> None:
-    """Multiply the values of each block, of which the last may be shorter."""
+def _add_scaled(to_C: Tensor, x_C: Tensor, factor_B1: Tensor, out_C: Tensor) -> None:
+    """Add the values of each block times its power of two; the last block may be shorter.
+
+    The products are exact, so it does not matter whether a processor fuses them with the addition.
+    """
     whole = len(x_C) // BLOCK
     if edge := whole * BLOCK:
-        shape = whole, BLOCK
-        torch.mul(x_C[:edge].view(shape), factor_B1[:whole], out=out_C[:edge].view(shape))
+        to_BC, x_BC, out_BC = (x[:edge].view(whole, BLOCK) for x in (to_C, x_C, out_C))
+        torch.addcmul(to_BC, x_BC, factor_B1[:whole], out=out_BC)
     if edge < len(x_C):
-        torch.mul(x_C[edge:], factor_B1[whole], out=out_C[edge:])
+        torch.addcmul(to_C[edge:], x_C[edge:], factor_B1[whole], out=out_C[edge:])
