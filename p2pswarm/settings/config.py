@@ -147,6 +147,8 @@ class CodecConfig:
     activation: Annotated[str, ACTIVATION_CODEC] = "bf16"
     gradient: Annotated[str, ANY_CODEC] = "bf16"
     averaging: Annotated[str, AVERAGING_CODEC] = "raw"
+    """Of sums within a stage. int-grid: whole numbers on a grid, whose sums have the same bits in
+    any order, and so have the weights (docs/codecs.md)."""
     exact: bool = True
     """Refuses what no plain loop can compute: a codec with a link's memory, as int8-ef."""
     activation_keys: tuple[str, ...] = ()

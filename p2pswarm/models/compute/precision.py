@@ -68,25 +68,31 @@ class FullPrecision(Precision):
         """`ends_apart`: a tensor that two blocks have is a leaf in each, as if in two stages."""
         self._flat = flat
         self._plainly, self._run = made(plainly), made(_with_weights)
-        parameters: list[Tensor] = list(flat.parameters)
-        sums, self.leaves = list(flat.sums), leaves_of(flat)
+        self.parameters, self.sums, self.leaves = flat.parameters, flat.sums, leaves_of(flat)
         self._other: dict[nn.Module, dict[str, Tensor]] = {}
         """The leaves of blocks whose tensor an earlier block has as well, by their names."""
-        for number, block in zip(flat.numbers, flat.blocks, strict=True) if ends_apart else ():
-            places = {id(p): place for place, p in enumerate(flat.parameters)}
-            for name, parameter in block.named_parameters():
-                place = places[id(parameter)]
-                if self.leaves[place].block != number:
-                    leaf = parameter.detach().requires_grad_()  # the same memory
-                    self._other[block] = {name: leaf}
-                    parameters.append(leaf)
-                    sums.append(flat.sums[place])
-                    self.leaves.append(Leaf(number, place))
-        self.parameters, self.sums = parameters, sums
+        if ends_apart:
+            self._take_ends_apart()
         self.weight_storages = frozenset({flat.params_N.untyped_storage().data_ptr()})
 
     def run(self, value: Value, dropout: DropoutSeeds | None, around: Around = at_once) -> Value:
         return run_blocks(self._flat.blocks, value, dropout, self._call, around)
+
+    def _take_ends_apart(self) -> None:
+        places = {id(p): place for place, p in enumerate(self._flat.parameters)}
+        first, leaves = list(self.leaves), list(self.leaves)
+        parameters: list[Tensor] = list(self.parameters)
+        sums = list(self.sums)
+        for number, block in zip(self._flat.numbers, self._flat.blocks, strict=True):
+            for name, parameter in block.named_parameters():
+                place = places[id(parameter)]
+                if first[place].block != number:
+                    leaf = parameter.detach().requires_grad_()  # the same memory
+                    self._other.setdefault(block, {})[name] = leaf
+                    parameters.append(leaf)
+                    sums.append(sums[place])
+                    leaves.append(Leaf(number, place))
+        self.parameters, self.sums, self.leaves = parameters, sums, leaves
 
     def _call(self, block: nn.Module, value: Value) -> Value:
         made: Value
