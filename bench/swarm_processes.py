@@ -84,9 +84,11 @@ class Run:
     weight_storage: str = "full"
     dtype: str = "float32"
     codec: str = "bf16"
-    """Of activations; sums travel raw."""
+    """Of activations."""
     backward: str = ""
     """The codec of gradients; empty: as of activations."""
+    averaging: str = "raw"
+    """The codec of sums within a stage."""
     weights: str = ""
     strangers: str = "lead"
     """What peers may do that the owner has not invited: "compute" in an open run."""
@@ -133,6 +135,7 @@ evaluate_every = 0
 [run.codecs]
 activation = {text(self.codec)}
 gradient = {text(self.backward or self.codec)}
+averaging = {text(self.averaging)}
 """
 
 

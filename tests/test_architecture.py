@@ -29,7 +29,7 @@ net/endpoint
 net/rpc
 tensors discovery/dht discovery/gossip reach/nat reach/punch reach/relay run/access run/chain
 run run/averaging run/state node/stack
-checkpoint trainer/reports
+checkpoint models/rounding trainer/reports
 models/compute trainer/members
 server/devices trainer/balance
 server trainer/step

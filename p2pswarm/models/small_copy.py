@@ -105,7 +105,7 @@ TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
 def shrunken(run: RunConfig, devices: int = 1) -> RunConfig:
-    """The run with a small copy of its model, in float64 and full precision throughout.
+    """The run with a small copy of its model, in float64, and nothing rounded anywhere.
 
     `devices`: so many can share its heads, if they can share those of the model.
     """
@@ -116,7 +116,10 @@ def shrunken(run: RunConfig, devices: int = 1) -> RunConfig:
         dtype="float64",
         weights="",
     )
-    run = dataclasses.replace(run, start="random", precision="full", weight_storage="full")
+    codecs = dataclasses.replace(run.codecs, averaging="raw")
+    run = dataclasses.replace(
+        run, start="random", precision="full", weight_storage="full", codecs=codecs
+    )
     batch = dataclasses.replace(run.batch, rows=ROWS, microbatches=1)
     if model.family == "gpt":
         layers = min(model.layers, LAYERS)

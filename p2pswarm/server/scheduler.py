@@ -182,7 +182,8 @@ class Scheduler:
         push = item.push
         counting = self.stage in push.counting and push.microbatch not in self._ledger
         returning = any(stage < self.stage for stage in push.counting)
-        return BackwardSpec(counting, returning, self._permit)
+        number = number_of(push.microbatch)
+        return BackwardSpec(counting, returning, self._permit, push.step, number)
 
     def returns(self, item: WorkItem) -> bool:
         """Return whether the gradient of a forward will come back here."""

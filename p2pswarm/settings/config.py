@@ -24,10 +24,13 @@ DITHER_NAMES = ("dither6", "dither5", "dither4", "dither3", "dither2")
 NEAREST_FP4_NAMES = ("nvfp4", "mxfp4")
 """The codecs of 4-bit floats that round to nearest: for activations alone."""
 FP4_NAMES = (*NEAREST_FP4_NAMES, "nvfp4-eden")
+INT_GRID = "int-grid"
+"""Sums within a stage are whole numbers on a grid (docs/codecs.md)."""
 CODEC_NAMES = (
     *("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef"),
     *DITHER_NAMES,
     *FP4_NAMES,
+    INT_GRID,
 )
 """The codec registry's names; a test compares the two lists."""
 CODEC_KEYS_MAX = 16  # as many as a bundle has keys
@@ -48,10 +51,10 @@ RELAY_MB_S = 64.0  # half of a 1 Gbit/s line
 STATE_SHARE = 0.1
 """Of the upload, for newcomers: training keeps 90 %, and a newcomer is never starved."""
 SCHEDULE = OneOf("cosine", "linear", "warmup-stable-decay", "constant")
-ANY_CODEC = OneOf(*CODEC_NAMES)
-ACTIVATION_CODEC = OneOf(*(name for name in CODEC_NAMES if name not in LINKED_CODEC_NAMES))
+ANY_CODEC = OneOf(*(name for name in CODEC_NAMES if name != INT_GRID))
+ACTIVATION_CODEC = OneOf(*(name for name in ANY_CODEC.choices if name not in LINKED_CODEC_NAMES))
 AVERAGING_CODEC = OneOf(
-    *(name for name in ACTIVATION_CODEC.choices if name not in DITHER_NAMES + FP4_NAMES)
+    *(name for name in ACTIVATION_CODEC.choices if name not in DITHER_NAMES + FP4_NAMES), INT_GRID
 )
 Share = Annotated[float, Between(0.0, 1.0)]
 Count = Annotated[int, Between(1, 65_536)]
@@ -152,6 +155,8 @@ class CodecConfig:
     activation: Annotated[str, ACTIVATION_CODEC] = "bf16"
     gradient: Annotated[str, ANY_CODEC] = "bf16"
     averaging: Annotated[str, AVERAGING_CODEC] = "raw"
+    """Of sums within a stage. int-grid: whole numbers on a grid, whose sums have the same bits in
+    any order, and so have the weights (docs/codecs.md)."""
     exact: bool = True
     """Refuses what no plain loop can compute: a codec with a link's memory, as int8-ef."""
     activation_keys: tuple[str, ...] = ()

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from p2pswarm.models.base import DTYPES, WholeBlock
 from p2pswarm.models.blocks import block_count, draw_blocks, fill_buffers, make_blocks
-from p2pswarm.models.compute.stochastic_round import ChanceRounding
 from p2pswarm.models.compute.torch_device import place_for
+from p2pswarm.models.rounding.stochastic_round import ChanceRounding
 from p2pswarm.models.weight_tying import shared_name, tied_in
 from p2pswarm.run.averaging.shards import Span as Shared
-from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.config import INT_GRID, RunConfig
 from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.codecs.cuda_device import streams_of, wait_for
 from p2pswarm.tensors.codecs.tensor_pool import on_host
@@ -130,6 +130,9 @@ class FlatParameters:
         """`zeros_for`: makes the buffer of a name, dtype and length elsewhere than on `device`."""
         self.blocks = bare_blocks(run, numbers, device)
         self.numbers = numbers
+        self.keeps_squares = run.codecs.averaging == INT_GRID
+        """Whether second moments are kept of all parameters, also where the optimizer needs none:
+        the grid of sums is read from them."""
         self._run = run
         self.layout = layout = block_layout(run, numbers, self.blocks)
         rule, last = run.optimizer.decays, block_count(run.model) - 1

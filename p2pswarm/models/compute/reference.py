@@ -15,7 +15,7 @@ from torch import Tensor
 from p2pswarm.models.base import LONE_KEY, Value, bundle_of, loss_of
 from p2pswarm.models.blocks import block_count
 from p2pswarm.models.boundary import boundaries
-from p2pswarm.models.compute.base import Update
+from p2pswarm.models.compute.base import NotFiniteHere, Update
 from p2pswarm.models.compute.bundle_spec import (
     activation_codecs,
     block_above,
@@ -26,7 +26,14 @@ from p2pswarm.models.compute.bundle_spec import (
 from p2pswarm.models.compute.flat_parameters import FlatParameters, squared_norm
 from p2pswarm.models.compute.optimizer import optimizer_of
 from p2pswarm.models.compute.precision import FullPrecision, precision_of
+from p2pswarm.models.compute.torch_stage import (
+    refuse_infinite,
+    require_finite,
+    squares_of,
+    waited_for,
+)
 from p2pswarm.models.dropout import RunBlock, at_once, dropout_seeds, nothing_drawn
+from p2pswarm.models.rounding.gradient_grid import grid_of
 from p2pswarm.run.schedule import clip_scale
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import Unencodable
@@ -128,10 +135,13 @@ class ReferenceTrainer:
         )
         self.flat.draw()
         self._precision = precision_of(run, self.flat)
+        square_N = self.flat.exp_avg_sq_N
+        self._grid = grid_of(run, self.flat.layout, square_N) if rounded else None
         self._optimizer = optimizer_of(run.optimizer, self.flat)
         if isinstance(self._precision, FullPrecision):
-            for parameter, total in zip(self.flat.parameters, self.flat.sums, strict=True):
-                parameter.grad = total
+            leaves = self._precision.parameters
+            for leaf, total in zip(leaves, self._precision.sums, strict=True):
+                leaf.grad = total
         self.version = 0
 
     def loss(self, tokens_BS: Tensor, number: int) -> Tensor:
@@ -145,19 +155,19 @@ class ReferenceTrainer:
 
     def add(self, tokens_BS: Tensor, number: int) -> float:
         """Add one microbatch's gradient to the sum; returns its loss."""
-        loss = self.loss(tokens_BS, number)
-        share = loss / self._run.batch.microbatches
-        if isinstance(self._precision, FullPrecision):
-            share.backward()  # type: ignore[no-untyped-call]  # adds in place
-        else:
-            leaves = self._precision.parameters
-            self._add_parts(torch.autograd.grad(share, leaves, materialize_grads=True))
-        return loss.item()
+        if self._grid is not None or not isinstance(self._precision, FullPrecision):
+            loss, found = self._differentiated(tokens_BS, number)
+            self._add_parts(found, number)
+            return loss
+        value = self.loss(tokens_BS, number)
+        share = value / self._run.batch.microbatches
+        share.backward()  # type: ignore[no-untyped-call]  # adds in place
+        return value.item()
 
     def add_all(self, microbatches: Sequence[Tensor]) -> list[float]:
         """Add a step's microbatches, but for those that are not finite; the others' losses."""
         first = self.version * self._run.batch.microbatches
-        with suppress(Unencodable):
+        with suppress(Unencodable, NotFiniteHere):
             losses = [self.add(x, number) for number, x in enumerate(microbatches, first)]
             if math.isfinite(squared_norm(self.flat.sum_N)):  # then each was: no need to look
                 return losses
@@ -168,19 +178,30 @@ class ReferenceTrainer:
     def _add_finite(self, tokens_BS: Tensor, number: int) -> float | None:
         """Add one microbatch's gradient and return its loss; None if either is not finite."""
         try:
-            loss = self.loss(tokens_BS, number)
-            share = loss / self._run.batch.microbatches
-            found = torch.autograd.grad(share, self._precision.parameters, materialize_grads=True)
-        except Unencodable:
+            loss, found = self._differentiated(tokens_BS, number)
+            require_finite(found, "a gradient")
+        except (Unencodable, NotFiniteHere):
             return None
-        if not all(math.isfinite(torch.dot(x.reshape(-1), x.reshape(-1)).item()) for x in found):
-            return None
-        self._add_parts(found)
-        return loss.item()
+        self._add_parts(found, number)
+        return loss
 
-    def _add_parts(self, found: Sequence[Tensor]) -> None:
-        for total, part in zip(self._precision.sums, found, strict=True):
-            total.add_(part)
+    def _differentiated(self, tokens_BS: Tensor, number: int) -> tuple[float, Sequence[Tensor]]:
+        """The loss of a microbatch, and the gradients of its share of the step's."""
+        loss = self.loss(tokens_BS, number)
+        share = loss / self._run.batch.microbatches
+        leaves = self._precision.parameters
+        return loss.item(), torch.autograd.grad(share, leaves, materialize_grads=True)
+
+    def _add_parts(self, found: Sequence[Tensor], number: int) -> None:
+        precision = self._precision
+        if self._grid is None:
+            for total, part in zip(precision.sums, found, strict=True):
+                total.add_(part)
+            return
+        (squares,) = waited_for(squares_of(found))
+        refuse_infinite(squares, "a gradient")
+        of = self.version, number
+        self._grid.add(precision.leaves, found, precision.sums, squares, of)
 
     def commit(self, learning_rate: float) -> float:
         """Clip, update, empty the sum; returns the gradient's norm before clipping."""

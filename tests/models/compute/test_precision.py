@@ -43,7 +43,7 @@ def staged(run: RunConfig, keep_bytes: int) -> tuple[float, torch.Tensor]:
 
 
 def plain(run: RunConfig) -> tuple[float, torch.Tensor]:
-    trainer = ReferenceTrainer(run)
+    trainer = ReferenceTrainer(run, rounded=False)
     loss = trainer.add(TOKENS_BS, 0)
     return loss, torch.cat([total.reshape(-1) for total in trainer.flat.sums])
 

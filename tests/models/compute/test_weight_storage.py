@@ -133,7 +133,7 @@ def test_graphs_begin_at_the_weights_themselves_and_vectors_have_a_copy_in_float
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_stages_train_the_bits_of_the_plain_loop(stages):
     run = replace(RUN, stages=stages)
-    plain = ReferenceTrainer(run)
+    plain = ReferenceTrainer(run, rounded=False)
     engines = [torch_engine(run, n, CPU, 1 << 30) for n in range(stages)]
     for engine in engines:
         engine.weights.reset(draw=True)
