@@ -304,6 +304,7 @@ def main() -> int:
             dtype=options.dtype,
             codec=options.forward,
             backward=options.backward,
+            boundary=options.boundary,
             weights=str(ours),
             data=options.data,
             emulated=options.emulated,
@@ -367,6 +368,7 @@ def _options() -> argparse.Namespace:
     kind.add_argument("--tied", action="store_true", help="embedding and head are one tensor")
     parser.add_argument("--forward", "--codec", default="raw", help="the codec of activations")
     parser.add_argument("--backward", default="", help="of gradients; else as forward")
+    parser.add_argument("--boundary", default="none", help="modules at the cut")
     parser.add_argument("--device", default="cpu", help="of the servers and the loop")
     parser.add_argument("--seed", type=int, default=1, help="of who is killed and when in a step")
     parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")

@@ -87,6 +87,8 @@ class Run:
     """Of activations; sums travel raw."""
     backward: str = ""
     """The codec of gradients; empty: as of activations."""
+    boundary: str = "none"
+    """Modules at cuts."""
     weights: str = ""
     emulated: bool = False
     """Whether servers only take the time of computing."""
@@ -123,6 +125,7 @@ layers = {self.layers}
 heads = {self.heads or max(1, self.d_model // 64)}
 sequence_length = {self.sequence_length}
 dtype = {text(self.dtype)}
+boundary = {text(self.boundary)}
 [run.batch]
 microbatches = {self.microbatches}
 rows = {self.rows}

@@ -10,9 +10,9 @@ import torch
 
 from p2pswarm.base.errors import RunEnded
 from p2pswarm.models.blocks import block_count, cheapest_cut, stage_blocks
-from p2pswarm.models.compute.block_times import block_times_s
+from p2pswarm.models.check.block_times import block_times_s
+from p2pswarm.models.check.model_check import check_stages
 from p2pswarm.models.compute.bundle_spec import check_model
-from p2pswarm.models.compute.model_check import check_stages
 from p2pswarm.models.model_source import resolved
 from p2pswarm.settings.config import RunConfig
 

@@ -5,7 +5,7 @@ import torch
 from models.harness import RUN, Between, End, Start, run_of
 
 from p2pswarm.commands.weights.model_checks import told_times
-from p2pswarm.models.compute.block_times import block_times_s
+from p2pswarm.models.check.block_times import block_times_s
 
 COSTS_S = (0.001, 0.004, 0.002, 0.002, 0.001)
 CPU = torch.device("cpu")

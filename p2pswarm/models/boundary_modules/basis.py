@@ -1,0 +1,38 @@
+"""Columns that are orthogonal to each other, with the same bits on every processor.
+
+They are of a Hadamard matrix whose rows have signs drawn from a seed: of one matrix where the rows
+are a power of two, else of several along the diagonal. So no QR is needed, whose last bits are the
+library's. Each column has the norm 1, but for the rounding of one root.
+
+All cuts of a run have the same columns, so what passed the first one passes all.
+
+Shapes:  D rows, K columns.
+"""
+# ruff: noqa: N806  shapes are written at the end of names
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+TAG = "p2pswarm-basis-1"  # another way to draw is another tag
+
+
+def orthonormal_columns(seed: int, rows: int, columns: int) -> Tensor:
+    """The first `columns` of them, as a float64 matrix on the CPU."""
+    side = rows & -rows  # the largest power of two that divides it
+    parts = rows // side
+    place = torch.arange(rows)
+    column = torch.arange(columns)
+    same = torch.bitwise_and(place[:, None] % side, column[None, :] // parts)
+    for shift in (16, 8, 4, 2, 1):  # the parity of its bits
+        same = same ^ (same >> shift)
+    inside = (place[:, None] // side) == (column[None, :] % parts)
+    signed = (1 - 2 * (same & 1)) * _signs(seed, rows)[:, None] * inside
+    columns_DK: Tensor = signed.to(torch.float64) * side**-0.5
+    return columns_DK
+
+
+def _signs(seed: int, count: int) -> Tensor:
+    drawn = hashlib.shake_128(f"{TAG}:{seed}".encode()).digest(count)
+    return torch.tensor([1 - 2 * (byte & 1) for byte in drawn])
