@@ -2,13 +2,15 @@
 
 Shapes:  x_BTD are rows of the model's width, z_BTK what crosses; tokens_BT are their tokens.
 """
-# ruff: noqa: N803  shapes are written at the end of names
+# ruff: noqa: N802, N803  shapes are written at the end of names
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+from p2pswarm.models.boundary_modules.basis import orthonormal_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,10 @@ class CutSizes:
     """Of the run."""
     signs: bool = False
     """True if rows begin with their token's fixed signs (`token_signs.py`)."""
+
+    def columns_DK(self) -> Tensor:
+        """Orthonormal columns: as many as there are values that cross."""
+        return orthonormal_columns(self.seed, self.width, self.narrow, self.dtype)
 
     def empty(self, *shape: int) -> nn.Parameter:
         """A parameter without a value."""

@@ -18,19 +18,20 @@ from torch import Tensor
 TAG = "p2pswarm-basis-1"  # another way to draw is another tag
 
 
-def orthonormal_columns(seed: int, rows: int, columns: int) -> Tensor:
-    """The first `columns` of them, as a float64 matrix on the CPU."""
+def orthonormal_columns(seed: int, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """The first `columns` of them, column by column: a model's matrix may be large."""
     side = rows & -rows  # the largest power of two that divides it
     parts = rows // side
-    place = torch.arange(rows)
-    column = torch.arange(columns)
-    same = torch.bitwise_and(place[:, None] % side, column[None, :] // parts)
-    for shift in (16, 8, 4, 2, 1):  # the parity of its bits
-        same = same ^ (same >> shift)
-    inside = (place[:, None] // side) == (column[None, :] % parts)
-    signed = (1 - 2 * (same & 1)) * _signs(seed, rows)[:, None] * inside
-    columns_DK: Tensor = signed.to(torch.float64) * side**-0.5
-    return columns_DK
+    signs_D = _signs(seed, rows).to(torch.float64) * side**-0.5
+    place = torch.arange(side)
+    found_DK = torch.zeros(rows, columns, dtype=dtype)
+    for column in range(columns):
+        same = torch.bitwise_and(place, column // parts)
+        for shift in (16, 8, 4, 2, 1):  # the parity of its bits
+            same = same ^ (same >> shift)
+        part = slice(column % parts * side, (column % parts + 1) * side)
+        found_DK[part, column] = (1 - 2 * (same & 1)) * signs_D[part]
+    return found_DK
 
 
 def _signs(seed: int, count: int) -> Tensor:

@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 from p2pswarm.models.boundary_modules.base import CutSizes, Half
-from p2pswarm.models.boundary_modules.basis import orthonormal_columns
 from p2pswarm.models.boundary_modules.token_signs import TokenSigns
 
 STEP = 0.125  # a power of two: so it rounds nothing
@@ -35,8 +34,7 @@ class ProjectorSender(Half):
 
     def draw(self, generator: torch.Generator) -> None:
         del generator
-        sizes = self._sizes
-        self.down.copy_(orthonormal_columns(sizes.seed, sizes.width, sizes.narrow).T / STEP)
+        self.down.copy_(self._sizes.columns_DK().T / STEP)
 
     def forward(self, value: Tensor, tokens_BT: Tensor | None) -> Tensor:
         assert tokens_BT is not None, "the pair asks for tokens"
@@ -59,8 +57,7 @@ class ProjectorReceiver(Half):
         self.anchor_up = sizes.empty(sizes.width, rank)
 
     def draw(self, generator: torch.Generator) -> None:
-        sizes = self._sizes
-        self.up.copy_(orthonormal_columns(sizes.seed, sizes.width, sizes.narrow) / STEP)
+        self.up.copy_(self._sizes.columns_DK() / STEP)
         self.anchor_VR.normal_(0.0, 1.0, generator=generator)
         self.anchor_up.zero_()
 

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 from p2pswarm.models.boundary_modules.base import CutSizes, Half
-from p2pswarm.models.boundary_modules.basis import orthonormal_columns
 from p2pswarm.models.boundary_modules.token_signs import TokenSigns
 
 
@@ -38,9 +37,7 @@ class Subspace(nn.Module):
 
     def _there(self, like: Tensor) -> Tensor:
         if not self._columns or self._columns[0].device != like.device:
-            sizes = self._sizes
-            made = orthonormal_columns(sizes.seed, sizes.width, sizes.narrow)
-            self._columns = (made.to(like.device, sizes.dtype),)
+            self._columns = (self._sizes.columns_DK().to(like.device),)
         return self._columns[0]
 
 

@@ -19,7 +19,7 @@ from p2pswarm.models.compute.bundle_spec import check_model, engine_bundles
 from p2pswarm.models.compute.flat_parameters import FlatParameters, named_parameters
 from p2pswarm.settings.config import BOUNDARY_NAMES, ModelConfig, OptimizerConfig, RunConfig
 
-CPU = torch.device("cpu")
+CPU, WIDE = torch.device("cpu"), torch.float64
 NAMES = BOUNDARY_NAMES[1:]
 OF_ALL = tuple(name for name in NAMES if name != "subspace")
 MODEL = ModelConfig(d_model=16, layers=3, heads=2, sequence_length=12, dtype="float64")
@@ -104,10 +104,10 @@ def test_a_stage_draws_its_modules_as_the_whole_model_does(name: str) -> None:
 def test_columns_are_orthonormal_in_every_size(rows: int, data: st.DataObject) -> None:
     columns = data.draw(st.integers(1, rows))
 
-    found = orthonormal_columns(5, rows, columns)
+    found = orthonormal_columns(5, rows, columns, torch.float64)
 
     assert torch.allclose(found.T @ found, torch.eye(columns, dtype=torch.float64), atol=1e-14)
-    assert torch.equal(found, orthonormal_columns(5, rows, columns))
+    assert torch.equal(found, orthonormal_columns(5, rows, columns, torch.float64))
 
 
 def test_a_projector_takes_the_signs_of_tokens_off_and_puts_them_back() -> None:
@@ -126,7 +126,9 @@ def test_a_projector_takes_the_signs_of_tokens_off_and_puts_them_back() -> None:
 
 
 def test_columns_of_another_seed_are_others() -> None:
-    assert not torch.equal(orthonormal_columns(1, 64, 16), orthonormal_columns(2, 64, 16))
+    assert not torch.equal(
+        orthonormal_columns(1, 64, 16, torch.float64), orthonormal_columns(2, 64, 16, torch.float64)
+    )
 
 
 def test_all_of_a_row_crosses_a_subspace() -> None:
