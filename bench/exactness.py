@@ -321,6 +321,7 @@ def main() -> int:
             codec=options.forward,
             backward=options.backward,
             averaging=options.averaging,
+            boundary=options.boundary,
             weights=str(ours),
             data=options.data,
             emulated=options.emulated,
@@ -391,6 +392,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--backward", default="", help="of gradients; else as forward")
     parser.add_argument("--averaging", default="raw", help="of sums within a stage")
     parser.add_argument("--replicas", type=int, default=REPLICAS, help="servers of each stage")
+    parser.add_argument("--boundary", default="none", help="modules at the cut")
     parser.add_argument("--device", default="cpu", help="of the servers and the loop")
     parser.add_argument("--seed", type=int, default=1, help="of who is killed and when in a step")
     parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")

@@ -89,6 +89,8 @@ class Run:
     """The codec of gradients; empty: as of activations."""
     averaging: str = "raw"
     """The codec of sums within a stage."""
+    boundary: str = "none"
+    """Modules at cuts."""
     weights: str = ""
     strangers: str = "lead"
     """What peers may do that the owner has not invited: "compute" in an open run."""
@@ -127,6 +129,7 @@ layers = {self.layers}
 heads = {self.heads or max(1, self.d_model // 64)}
 sequence_length = {self.sequence_length}
 dtype = {text(self.dtype)}
+boundary = {text(self.boundary)}
 [run.batch]
 microbatches = {self.microbatches}
 rows = {self.rows}

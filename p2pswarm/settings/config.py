@@ -36,6 +36,8 @@ CODEC_NAMES = (
 CODEC_KEYS_MAX = 16  # as many as a bundle has keys
 LINKED_CODEC_NAMES = ("int8-ef",)
 """The codecs with a link's memory, for the gradients that go back between stages."""
+BOUNDARY_NAMES = ("none", "projector", "subspace", "resbm", "bottleneck", "maxout")
+"""The modules at cuts; a test compares the list with theirs."""
 HF = "hf:"
 """How a family of the library transformers begins."""
 CONFIG_BYTES_MAX = 100_000  # in ASCII; a manifest has room for 122,880, with all else of a run
@@ -94,6 +96,17 @@ class ModelConfig:
     """Tokens per sequence."""
     dtype: Annotated[str, OneOf("float32", "float64")] = "float32"
     """The type of weights and gradients."""
+    boundary: Annotated[str, OneOf(*BOUNDARY_NAMES)] = "none"
+    """Modules at every cut, which make few values of each row (docs/boundary_modules.md)."""
+    boundary_width: Annotated[int, Between(0, 65_536)] = 0
+    """The values that cross for each token, with modules; 0: a quarter of d_model."""
+
+    @property
+    def crossing_width(self) -> int:
+        """The values that cross a cut for each token."""
+        if self.boundary == "none":
+            return self.d_model
+        return self.boundary_width or max(1, self.d_model // 4)
 
     def __post_init__(self) -> None:
         if self.family != "gpt":  # another family may use these settings differently
@@ -288,6 +301,12 @@ class RunConfig:
             raise ValueError(
                 "weight_storage bf16 saves nothing where blocks compute from a float32 copy: set "
                 "precision to bf16, too, or weight_storage to full"
+            )
+        if self.model.boundary != "none" and self.start == "pretrained":
+            raise ValueError(
+                f'model.boundary "{self.model.boundary}" spoils pretrained weights: they know no '
+                'modules: leave it out, and set codecs.activation = "dither6" and '
+                'codecs.gradient = "dither3"'
             )
         if self.cut and len(self.cut) != self.stages:
             raise ValueError(

@@ -136,7 +136,11 @@ class FlatParameters:
         self._run = run
         self.layout = layout = block_layout(run, numbers, self.blocks)
         rule, last = run.optimizer.decays, block_count(run.model) - 1
-        inner = (0 < number < last for number, _, _ in placed_parameters(numbers, self.blocks))
+        tables = full_names(self.blocks, lambda block: block.tables)
+        inner = (
+            0 < number < last and name not in tables
+            for number, name, _ in placed_parameters(numbers, self.blocks)
+        )
         frozen = frozen_names(self.blocks)
         self.segments = [
             Segment(t.start, t.stop, decays=False, inner=False)
@@ -212,8 +216,15 @@ class FlatParameters:
 
 def frozen_names(blocks: Sequence[nn.Module]) -> set[str]:
     """The full names of parameters that no gradient trains."""
+    return full_names(blocks, lambda block: block.frozen)
+
+
+def full_names(
+    blocks: Sequence[nn.Module], named: Callable[[WholeBlock], frozenset[str]]
+) -> set[str]:
+    """The full names of parameters that blocks name."""
     whole = (block for block in blocks if isinstance(block, WholeBlock))
-    return {block.full_name(name) for block in whole for name in block.frozen}
+    return {block.full_name(name) for block in whole for name in named(block)}
 
 
 def decays(rule: str, dimensions: int, *, inner: bool) -> bool:

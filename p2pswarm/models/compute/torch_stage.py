@@ -148,7 +148,8 @@ class TorchStage:
         return self._gives(self._run(kept.tokens_BS, kept.given, around))
 
     def _run(self, tokens_BS: Tensor, given: Bundle, around: Around = at_once) -> Value:
-        value = self._below.value(given) if self._below else tokens_BS[:, :-1]
+        tokens_BT = tokens_BS[:, :-1]
+        value = self._below.value(given, tokens_BT) if self._below else tokens_BT
         flat = self._flat
         dropout = dropout_seeds(self._seed, flat.numbers, flat.blocks, tokens_BS)
         return self._precision.run(value, dropout, around)

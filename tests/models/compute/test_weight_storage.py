@@ -8,9 +8,9 @@ import torch
 
 from p2pswarm.checkpoint.compatibility import differences
 from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.check.model_check import check_stages
 from p2pswarm.models.compute.base import BackwardSpec, Update
 from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.model_check import check_stages
 from p2pswarm.models.compute.optimizer import optimizer_of
 from p2pswarm.models.compute.precision import precision_of
 from p2pswarm.models.compute.reference import ReferenceTrainer

@@ -115,6 +115,7 @@ def shrunken(run: RunConfig, devices: int = 1) -> RunConfig:
         sequence_length=min(run.model.sequence_length, TOKENS),
         dtype="float64",
         weights="",
+        boundary_width=0,  # a quarter of a width that shrinks
     )
     codecs = dataclasses.replace(run.codecs, averaging="raw")
     run = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Tests of `models/compute/model_check.py`."""
+"""Tests of `models/check/model_check.py`."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.compute.model_check import check_blocks, check_once, check_rows, check_stages
+from p2pswarm.models.check.model_check import check_blocks, check_once, check_rows, check_stages
 from p2pswarm.models.registry import trust
 from p2pswarm.settings.config import CodecConfig, ModelConfig, RunConfig
 
