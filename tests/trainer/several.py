@@ -19,6 +19,7 @@ from p2pswarm.run.router import Router
 from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.server.member_session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
+from p2pswarm.settings.codec_ladder import allowed_codes
 from p2pswarm.settings.config import CheckpointConfig, RunConfig
 from p2pswarm.settings.parser import run_id, run_to_json
 from p2pswarm.sim.rpc import SimRpc, SimWorld
@@ -62,7 +63,8 @@ class ManyTrainers:
         self.rng = random.Random(seed)
         self.run_id = run_id(run_to_json(config), nonce=b"n" * 16, founder=key("a").peer_id.raw)
         founder, size = key("a").peer_id.raw, config.batch.microbatches
-        self.genesis = Genesis.founded(self.run_id, founder, config.stages, size)
+        codecs = allowed_codes(config.codecs, config.stages)
+        self.genesis = Genesis.founded(self.run_id, founder, config.stages, size, codecs)
         self.trainers: dict[str, OneTrainer] = {}
         self.disks: dict[str, MemoryChain] = {}
         self.said: list[tuple[str, Report]] = []
