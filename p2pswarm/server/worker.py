@@ -92,7 +92,7 @@ class Worker:
                 await stream.send(coming.grant)
                 with computing():
                     tensors = await coming.tensors()
-                inputs = scheduler.expected.inputs(item.work, tensors)
+                inputs = scheduler.expected.inputs(push, tensors)
             scheduler.arrived(item, loop.time())
             if item.work is Work.BACKWARD:
                 self._returns.on_return(item.key, loop.time())

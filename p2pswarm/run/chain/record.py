@@ -19,6 +19,7 @@ from p2pswarm.base.ids import PeerId
 from p2pswarm.net.crypto.identity import SIGNATURE_BYTES, Identity, verify
 from p2pswarm.net.wire.message import Message, Range, Size, Trailing, encode, message
 from p2pswarm.run.messages.field_limits import (
+    CODES_MAX,
     GROUP_MAX,
     MICROBATCHES_MAX,
     STAGES_MAX,
@@ -41,7 +42,6 @@ RECORD_TAG = b"p2pswarm-record-1:"
 SIGNED_END = -(SIGNATURE_BYTES + 2)  # msgpack writes c4 40 and the 64 bytes, at the very end
 DIGEST_BYTES = 32
 MEMORY_BYTES = 8  # enough that no two files of one voter have the same
-CODES_MAX = 2  # a boundary has two directions
 NO_DIGEST = bytes(DIGEST_BYTES)  # `prev` of the first record
 FIXED_BYTES = 1_280  # the fields that do not grow with stages, members and microbatches
 STAGE_BYTES = 80  # a stage's digests and headers
