@@ -178,6 +178,9 @@ class Forwarder:
             with pending.settled():
                 await self._pusher.push(member, push, load, progress)
             session.meter.on_output(bytes_of(push.tensors))
+            if progress.times is not None and not progress.asks_keeper:
+                nbytes = bytes_of(push.tensors)
+                session.meter.up.on_transfer(progress.times.transfer(member.peer, nbytes))
 
         nobody = f"nobody serves stage {stage + 1}"
         changed = session.view_changed
@@ -194,6 +197,9 @@ class Forwarder:
             with pending.settled():
                 await self._pusher.push(member, push, load, progress)
             session.meter.on_output(bytes_of(push.tensors))
+            if progress.times is not None:
+                nbytes = bytes_of(push.tensors)
+                session.meter.down.on_transfer(progress.times.transfer(member.peer, nbytes))
 
         sender = OnlyPeer(session.members, item.sender)
         nobody = "the server that waits for the gradient is gone"

@@ -12,7 +12,7 @@ from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.progress.events import Report
-from p2pswarm.run.chain.chain import Genesis
+from p2pswarm.run.chain.chain import Chain, Genesis
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import VoterId
 from p2pswarm.run.router import Router
@@ -25,6 +25,7 @@ from p2pswarm.settings.parser import run_id, run_to_json
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
+from p2pswarm.trainer.balance.codec_choice import CodecRules, MeasuredCodecs
 from p2pswarm.trainer.coordinator_io.chain_start import ChainStart
 from p2pswarm.trainer.coordinator_io.checkpoints import SavingPlan
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
@@ -56,8 +57,10 @@ class ManyTrainers:
         config: RunConfig = CONFIG,
         seed: int = 5,
         target: Path | None = None,
+        codec_rule: CodecRules = MeasuredCodecs,
     ) -> None:
         """`target`: where every third step is saved; None: nowhere."""
+        self.codec_rule = codec_rule
         self.target = target
         self.config, self.tasks, self.world = config, tasks, SimWorld(seed)
         self.rng = random.Random(seed)
@@ -93,6 +96,7 @@ class ManyTrainers:
             chain=place,
             trainers=tuple(one.rpc.contact for one in self.trainers.values()),
             saving=self.plan(name),
+            codec_rule=self.codec_rule,
         )
         one = self.trainers[name] = OneTrainer(name, rpc, Trainer(context))
         one.task = self.tasks.create_task(self.live(one), context=rpc.suspension.context.copy())
@@ -107,6 +111,12 @@ class ManyTrainers:
             identity=key(name),
             corpus=corpus(self.config).digest(),
         )
+
+    @property
+    def chain(self) -> Chain:
+        """The longest that a trainer knows."""
+        chains = [one.trainer._seat.learner.chain for one in self.trainers.values()]
+        return max(chains, key=lambda chain: chain.head.height)
 
     async def live(self, one: OneTrainer) -> None:
         async with one.trainer as trainer:

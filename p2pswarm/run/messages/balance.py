@@ -37,6 +37,8 @@ class Capacity(Message):
     link_bytes_per_s: BytesPerS | None = None
     free_bytes: Bytes | None = None
     state_bytes: Bytes | None = None
+    up_bytes_per_s: BytesPerS | None = None
+    down_bytes_per_s: BytesPerS | None = None
 
     @classmethod
     def of(cls, measured: Measured) -> "Capacity":
