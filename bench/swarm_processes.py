@@ -87,10 +87,20 @@ class Run:
     """Of activations; sums travel raw."""
     backward: str = ""
     """The codec of gradients; empty: as of activations."""
+    choice: str = "fixed"
+    """measured: the coordinator chooses of the whole ladder, also before the last stage."""
     weights: str = ""
     emulated: bool = False
     """Whether servers only take the time of computing."""
     data: Path = STANDARD_LIBRARY
+
+    def _codecs(self) -> str:
+        if self.choice == "measured":
+            coarsest = 'coarsest = ["dither4", "dither3"]\nlast_boundary = "dither4"'
+            return f'choice = "measured"\n{coarsest}\n'
+        text = json.dumps
+        both = text(self.codec), text(self.backward or self.codec)
+        return "activation = {}\ngradient = {}\n".format(*both)
 
     @property
     def step_tokens(self) -> int:
@@ -129,9 +139,7 @@ rows = {self.rows}
 window = {self.window}
 evaluate_every = 0
 [run.codecs]
-activation = {text(self.codec)}
-gradient = {text(self.backward or self.codec)}
-"""
+{self._codecs()}"""
 
 
 class Nodes:

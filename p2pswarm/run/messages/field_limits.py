@@ -35,7 +35,8 @@ Term = Annotated[int, Range(0, TERM_MAX)]
 Era = Annotated[int, Range(0, 2**48)]
 Height = Annotated[int, Range(0, 2**48)]
 Reason = Annotated[str, Size(REASON_CHARS)]
-Seconds = Annotated[float, Range(0.0, 1e9)]
+SECONDS_MAX = 1e9  # 30 years
+Seconds = Annotated[float, Range(0.0, SECONDS_MAX)]
 CardBytes = Annotated[bytes, Size(0, CARD_BYTES_MAX)]
 """An encoded card (`net/cards/card.py`); empty: its peer has none, or nobody knows it."""
 Bitmap = Annotated[bytes, Size(0, MICROBATCHES_MAX // 8)]

@@ -18,7 +18,7 @@ from p2pswarm.models.compute.bundle_spec import boundary_above, boundary_codecs,
 from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.chain import CODECS_AFTER, CodecTable
 from p2pswarm.run.messages.step import NearbyCodecs
-from p2pswarm.settings.codec_ladder import BoundaryCodecs, boundary_ladder, codecs_of
+from p2pswarm.settings.codec_ladder import MILDEST, BoundaryCodecs, boundary_ladder, codecs_of
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.edge_codecs import EdgeCodecs
 
@@ -137,10 +137,11 @@ class BoundaryState:
         """The reason for these codecs, in words."""
         if self.compute_s is None or None in (self.up_bytes_per_s, self.down_bytes_per_s):
             return "its links or a stage are not measured yet"
-        slower = max(self.up_s, self.down_s)
-        if slower <= self.compute_s:
-            return "the mildest with which its links carry what the slowest stage computes"
-        return "its links are slower than every stage, and it may not be coarser or changes soon"
+        if max(self.up_s, self.down_s) > self.compute_s:
+            return "its links are slower than every stage, and this is what may be chosen by now"
+        if self.codecs == MILDEST:
+            return "its links carry more than the slowest stage computes"
+        return "the mildest with which its links carry what is computed"
 
 
 class CodecRule(Protocol):
@@ -152,6 +153,10 @@ class CodecRule(Protocol):
 
     def why(self, stage: int) -> str:
         """Why the boundary above a stage has these codecs, in words."""
+        ...
+
+    def boundaries(self) -> "Sequence[BoundaryState]":
+        """The boundaries as of the last step, for people."""
         ...
 
 
@@ -251,11 +256,18 @@ def _bytes(edge: EdgeCodecs) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class BoundaryRates(Report):
+    """Codecs of all boundaries, and what their links carry, at the end of a step."""
+
+    states: tuple[BoundaryState, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CodecsChosen(Report):
     """A record chooses other codecs for a boundary."""
 
     step: int
-    """From which on they hold."""
+    """From which on they hold; people count steps from 1."""
     stage: int
     """Below it."""
     codecs: BoundaryCodecs
@@ -266,7 +278,7 @@ class CodecsChosen(Report):
         """The codecs, since when, and why."""
         names = f"{self.codecs.activation} up and {self.codecs.gradient} down"
         stages = f"stages {self.stage} and {self.stage + 1}"
-        return f"from step {self.step} on {stages} exchange {names}: {self.why}"
+        return f"from step {self.step + 1} on {stages} exchange {names}: {self.why}"
 
 
 class CodecTables:
@@ -290,16 +302,17 @@ class CodecTables:
         self._proposed = self.rule.choose(step, stages)
         return self._proposed
 
-    def on_decision(self, step: int) -> list[CodecsChosen]:
-        """The record of a step is decided; the boundaries for which it chooses other codecs."""
+    def on_decision(self, step: int) -> list[BoundaryRates | CodecsChosen]:
+        """The record of a step is decided; what is known, and which codecs it changes."""
         before, after = self._tables[1], self._proposed
         self._tables = before, after
         since, rule = step + CODECS_AFTER, self.rule
-        return [
+        changes = [
             CodecsChosen(since, stage, codecs_of(self._codecs, codes), rule.why(stage))
             for stage, codes in enumerate(after)
             if codes != before[stage]
         ]
+        return [BoundaryRates(tuple(rule.boundaries())), *changes]
 
     def nearby(self, stage: int) -> tuple[NearbyCodecs, ...]:
         """What a server of a stage is told of the present step and of the next."""

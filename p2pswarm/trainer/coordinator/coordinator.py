@@ -55,7 +55,7 @@ class Coordinator:
         secret: bytes = b"",
         codecs: CodecTables | None = None,
     ) -> None:
-        """`secret`: for spot checks, unknown to members; `codecs`: None if the manifest has them."""
+        """`secret`: for spot checks, unknown to members; `codecs`: None if they are fixed."""
         self._config = config
         self._run = run
         members_max = members_that_fit(config.stages, config.batch.microbatches)

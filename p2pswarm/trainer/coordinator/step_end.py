@@ -6,13 +6,13 @@ Source:  docs/reduction.md, "The end of a step".
 import math
 from collections.abc import Mapping, Sequence
 
+from p2pswarm.run.chain.chain import CodecTable
 from p2pswarm.run.chain.record import Contributor, StageCommit
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.step import Committed, Reduced
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceReport, OrderedMove
-from p2pswarm.trainer.balance.codec_choice import CodecTable
 from p2pswarm.trainer.balance.move_preparation import StageDecided
 from p2pswarm.trainer.coordinator.changes import Change, Effects
 from p2pswarm.trainer.coordinator.incarnations import Incarnations, MemberRecords

@@ -16,6 +16,7 @@ from p2pswarm.trainer.balance.codec_choice import (
     AGREEING,
     BYTES_A_VALUE,
     PAUSE,
+    BoundaryRates,
     CodecTables,
     MeasuredCodecs,
     ServerRates,
@@ -211,6 +212,9 @@ class Scripted:
     def choose(self, _step, _stages):
         return self.tables.pop(0)
 
+    def boundaries(self):
+        return ()
+
     def why(self, _stage):
         return "it was told to"
 
@@ -222,12 +226,13 @@ def test_members_are_told_the_present_step_and_the_next_and_a_choice_counts_when
 
     assert tables.on_step_end(0, []) == (INT8, b"", b"")
     assert tables.nearby(0) == (NearbyCodecs(), NearbyCodecs(b"", DITHER4))
-    (changed,) = tables.on_decision(0)
-    told = "from step 2 on stages 0 and 1 exchange int8 up and dither4 down: it was told to"
+    rates, changed = tables.on_decision(0)
+    assert rates == BoundaryRates(())
+    told = "from step 3 on stages 0 and 1 exchange int8 up and dither4 down: it was told to"
     assert changed.text == told
     assert tables.nearby(1) == (NearbyCodecs(DITHER4), NearbyCodecs(INT8))
     tables.on_step_end(1, [])
-    assert [one.stage for one in tables.on_decision(1)] == [0, 1]
+    assert [one.stage for one in tables.on_decision(1)[1:]] == [0, 1]
 
     assert tables.nearby(2) == (NearbyCodecs(), NearbyCodecs(INT8))
 

@@ -42,6 +42,9 @@ class RotatingCodecs:
         turn = step // EVERY + 5 * self._offset
         return self._codes[turn % len(self._codes)], b""
 
+    def boundaries(self):
+        return ()
+
     def why(self, _stage: int) -> str:
         return "it is its turn"
 
