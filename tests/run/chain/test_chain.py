@@ -274,6 +274,13 @@ def test_after_a_back_the_codecs_are_those_of_the_steps_that_stand():
     assert [chain.codecs(step) for step in range(6)] == [(), (), (CHOICE,), (CHOICE,), (), ()]
 
 
+def test_a_run_that_goes_on_from_a_checkpoint_begins_as_its_manifest_says():
+    chain = Chain(CHOOSING.after(5, b"c" * 32))
+    choosing(chain, CHOICE)
+
+    assert [chain.codecs(step) for step in range(5, 9)] == [(), (), (CHOICE,), ()]
+
+
 @pytest.mark.parametrize("origin", [genesis(), CHOOSING])
 def test_codecs_that_the_run_does_not_allow_do_not_follow(origin):
     chain = Chain(origin)
