@@ -28,6 +28,7 @@ import argparse
 import hashlib
 import json
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -67,6 +68,7 @@ from p2pswarm.settings.config import INT_GRID
 
 STAGES, REPLICAS = 2, 2
 WANTED = 1e-9
+ROTATING = Path(__file__).with_name("rotating_node.py")
 SERVE = '[serve]\nthreads = 1\ndevice = "cpu"\n'
 REHEARSE = '[serve]\nthreads = 1\ndevice = "emulated"\nemulated_forward_s = 0.02\n'
 KINDS = {"F32": torch.float32, "F64": torch.float64}
@@ -125,6 +127,11 @@ class Trainers:
                     self.leader = name
             yield said
 
+    @property
+    def leader_lives(self) -> bool:
+        """Whether the last word was not that of a life that was killed since."""
+        return self.leader in self._names
+
     def kill_leader(self) -> None:
         """SIGKILL to the coordinator, unless it is done; it is started again with its folder."""
         if self._listener.ended:
@@ -135,11 +142,17 @@ class Trainers:
         self._start(number)
 
     def check_chains(self) -> None:
-        """Prove by the independent script that one chain has all steps; RunFailed if not."""
+        """Prove by the independent script that one chain has all steps; RunFailed if not.
+
+        It is kept beside the run's weights.
+        """
         longest = 0
         for number in self._lives:
             for file in self._state(number).glob("*.chain"):
-                longest = max(longest, checked(file)["steps"])
+                steps = checked(file)["steps"]
+                if steps > longest:
+                    shutil.copy(file, chain_of(self._run))
+                longest = max(longest, steps)
         if longest != self._run.steps:
             raise RunFailed(f"the chain has {longest} of {self._run.steps} steps")
 
@@ -156,6 +169,11 @@ class Trainers:
 
     def _state(self, number: int) -> Path:
         return self._folder / f"trainer-{number}"
+
+
+def chain_of(run: Run) -> Path:
+    """The file with the records of a run that is over."""
+    return Path(run.weights).with_suffix(".chain")
 
 
 @dataclass(slots=True)
@@ -191,7 +209,12 @@ class Killer:
         if self.due and event.step >= self.due[0] and self._complete():
             del self.due[0]
             self._kill(event.step)
-        elif self.trainers_due and event.step >= self.trainers_due[0] and self.trainers:
+        elif (
+            self.trainers_due
+            and event.step >= self.trainers_due[0]
+            and self.trainers
+            and self.trainers.leader_lives
+        ):
             del self.trainers_due[0]
             self._wait_within_step()
             print(f"  step {event.step + 1}: SIGKILL to {self.trainers.leader}", flush=True)
@@ -225,6 +248,13 @@ def introduced(nodes: Nodes, name: str) -> tuple[str, str]:
     return first_match(nodes.lines(name), r"peer (\S+) at"), name
 
 
+def site_of(options: argparse.Namespace) -> Site:
+    """This host; with `--rotate` its nodes have another rule for codecs."""
+    if not options.rotate:
+        return Site()
+    return Site(node=(sys.executable, str(ROTATING), "--every", str(options.rotate)))
+
+
 def train(run: Run, options: argparse.Namespace) -> tuple[Killer, MicrobatchCounts]:
     """The swarm's run; who was killed when, and what the last coordinator counted."""
     computing = SERVE.replace("cpu", options.device)
@@ -232,7 +262,7 @@ def train(run: Run, options: argparse.Namespace) -> tuple[Killer, MicrobatchCoun
     servers = [serve] * (STAGES * options.replicas)
     with (
         tempfile.TemporaryDirectory() as folder,
-        swarm(Site(), run, servers, options.patience_s, trains=False) as nodes,
+        swarm(site_of(options), run, servers, options.patience_s, trains=False) as nodes,
     ):
         trainers = Trainers(nodes, run, options.trainers, Path(folder))
         names = dict(introduced(nodes, f"server {number}") for number in range(len(servers)))
@@ -255,6 +285,8 @@ def train(run: Run, options: argparse.Namespace) -> tuple[Killer, MicrobatchCoun
 def train_plainly(run: Run, weights: Path, patience_s: float, device: str = "cpu") -> list[float]:
     """The same in one process; the losses of the steps."""
     flags = ["--weights", str(weights), "--device", device, "--rounded"]
+    if run.choice == "measured":
+        flags += ["--chain", str(chain_of(run))]
     with plain(run, flags, patience_s) as nodes:
         told = events(nodes.lines("plain"))
         return [event.loss for event in told if isinstance(event, Stepped)]
@@ -322,6 +354,7 @@ def main() -> int:
             backward=options.backward,
             averaging=options.averaging,
             boundary=options.boundary,
+            choice="measured" if options.rotate else "fixed",
             weights=str(ours),
             data=options.data,
             emulated=options.emulated,
@@ -393,6 +426,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--averaging", default="raw", help="of sums within a stage")
     parser.add_argument("--replicas", type=int, default=REPLICAS, help="servers of each stage")
     parser.add_argument("--boundary", default="none", help="modules at the cut")
+    parser.add_argument(
+        "--rotate", type=int, default=0, help="steps after which records choose other codecs"
+    )
     parser.add_argument("--device", default="cpu", help="of the servers and the loop")
     parser.add_argument("--seed", type=int, default=1, help="of who is killed and when in a step")
     parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")

@@ -91,12 +91,22 @@ class Run:
     """The codec of sums within a stage."""
     boundary: str = "none"
     """Modules at cuts."""
+    choice: str = "fixed"
+    """measured: the coordinator chooses of the whole ladder, also before the last stage."""
     weights: str = ""
     strangers: str = "lead"
     """What peers may do that the owner has not invited: "compute" in an open run."""
     emulated: bool = False
     """Whether servers only take the time of computing."""
     data: Path = STANDARD_LIBRARY
+
+    def _codecs(self) -> str:
+        averaging = f"averaging = {json.dumps(self.averaging)}\n"
+        if self.choice == "measured":
+            coarsest = 'coarsest = ["dither4", "dither3"]\nlast_boundary = "dither4"'
+            return f'choice = "measured"\n{coarsest}\n{averaging}'
+        both = json.dumps(self.codec), json.dumps(self.backward or self.codec)
+        return "activation = {}\ngradient = {}\n{}".format(*both, averaging)
 
     @property
     def step_tokens(self) -> int:
@@ -136,10 +146,7 @@ rows = {self.rows}
 window = {self.window}
 evaluate_every = 0
 [run.codecs]
-activation = {text(self.codec)}
-gradient = {text(self.backward or self.codec)}
-averaging = {text(self.averaging)}
-"""
+{self._codecs()}"""
 
 
 class Nodes:

@@ -34,6 +34,13 @@ CODEC_NAMES = (
 )
 """The codec registry's names; a test compares the two lists."""
 CODEC_KEYS_MAX = 16  # as many as a bundle has keys
+CODEC_LADDER = (
+    ("bf16", "bf16"),
+    ("int8", "dither4"),
+    ("dither6", "dither3"),
+    ("dither4", "dither3"),
+)
+"""The codecs of activations and gradients that "measured" chooses from, the mildest first."""
 LINKED_CODEC_NAMES = ("int8-ef",)
 """The codecs with a link's memory, for the gradients that go back between stages."""
 BOUNDARY_NAMES = ("none", "projector", "subspace", "resbm", "bottleneck", "maxout")
@@ -176,8 +183,22 @@ class CodecConfig:
     """Codecs of single tensors, such as ["memory=raw"], instead of `activation`."""
     gradient_keys: tuple[str, ...] = ()
     """Codecs of the gradients of single tensors, such as ["memory=int8-ef"]."""
+    choice: Annotated[str, OneOf("fixed", "measured")] = "fixed"
+    """measured: the coordinator picks, by what a boundary's links carry (docs/codecs.md)."""
+    coarsest: tuple[str, ...] = CODEC_LADDER[2]
+    """Of activations and of gradients, what "measured" never goes beyond."""
+    last_boundary: Annotated[str, OneOf(*(rung[0] for rung in CODEC_LADDER))] = "int8"
+    """Of activations, what "measured" never goes beyond before the last stage."""
 
     def __post_init__(self) -> None:
+        if self.coarsest not in CODEC_LADDER:
+            rungs = " or ".join(f'["{up}", "{down}"]' for up, down in CODEC_LADDER)
+            raise ValueError(f"coarsest is {rungs}")
+        if self.choice == "measured" and (self.activation, self.gradient) != CODEC_LADDER[0]:
+            raise ValueError(
+                'choice "measured" begins with bf16 both ways: leave activation and gradient out, '
+                'or set choice = "fixed"'
+            )
         check_entries("activation_keys", self.activation_keys, ACTIVATION_CODEC, CODEC_KEYS_MAX)
         check_entries("gradient_keys", self.gradient_keys, ANY_CODEC, CODEC_KEYS_MAX)
         chosen = self.gradient, *(entry.partition("=")[2] for entry in self.gradient_keys)

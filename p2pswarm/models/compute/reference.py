@@ -17,11 +17,10 @@ from p2pswarm.models.blocks import block_count
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.compute.base import NotFiniteHere, Update
 from p2pswarm.models.compute.bundle_spec import (
-    activation_codecs,
     block_above,
     boundary_above,
+    boundary_codecs,
     bundle_spec,
-    gradient_codecs,
 )
 from p2pswarm.models.compute.flat_parameters import FlatParameters, squared_norm
 from p2pswarm.models.compute.optimizer import optimizer_of
@@ -42,6 +41,8 @@ from p2pswarm.tensors.codecs.edge_codecs import EdgeCodecs
 from p2pswarm.tensors.codecs.registry import named, round_trip
 
 Rounds = Callable[[Tensor], Tensor]
+CodecsOfStep = Callable[[int], Sequence[bytes]]
+"""Gives the codes above each stage that a record has for a step; none: as the manifest says."""
 
 
 class _Crossing(torch.autograd.Function):
@@ -63,28 +64,36 @@ class BoundaryRounding:
     A codec with a link's memory has no such definition, so its values pass as they are.
     """
 
-    def __init__(self, run: RunConfig) -> None:
-        self._edges: dict[int, tuple[EdgeCodecs, EdgeCodecs]] = {}
-        """By the first block above a cut: the codecs of what goes up, and of what comes down."""
+    def __init__(self, run: RunConfig, chosen: CodecsOfStep) -> None:
+        self._run, self._chosen = run, chosen
         self._boundaries = boundaries(run)
-        for stage in range(run.stages - 1):
-            bundle = bundle_spec(boundary_above(run, stage))
-            edges = activation_codecs(run, stage, bundle), gradient_codecs(run, stage, bundle)
-            if any(
-                named(name).kind is not CodecKind.EXACT for edge in edges for name in edge.names
-            ):
-                self._edges[block_above(run, stage)] = edges
+        self._stages = {block_above(run, stage): stage for stage in range(run.stages - 1)}
+        """By the first block above a cut."""
+        self._edges: dict[tuple[int, bytes], tuple[EdgeCodecs, EdgeCodecs] | None] = {}
+        """By stage and codes: the codecs of what goes up, and of what comes down."""
 
     def around(self, step: int, microbatch: int) -> Callable[[int, RunBlock, Value], Value]:
         """Run blocks, and round what crosses a cut; `microbatch` by its global number."""
 
         def run_rounded(offset: int, run: RunBlock, value: Value) -> Value:
             made = run(value)
-            if (edges := self._edges.get(offset + 1)) is None:
+            stage = self._stages.get(offset + 1)
+            if stage is None or (edges := self._rounding(stage, step)) is None:
                 return made
             return self._crossed(made, offset, edges, (step, microbatch))
 
         return run_rounded
+
+    def _rounding(self, stage: int, step: int) -> tuple[EdgeCodecs, EdgeCodecs] | None:
+        """The codecs above a stage in a step; None if every bit passes."""
+        table = self._chosen(step)
+        key = stage, table[stage] if table else b""
+        if key not in self._edges:
+            bundle = bundle_spec(boundary_above(self._run, stage))
+            edges = boundary_codecs(self._run, stage, bundle, key[1])
+            kinds = {named(name).kind for edge in edges for name in edge.names}
+            self._edges[key] = None if kinds == {CodecKind.EXACT} else edges
+        return self._edges[key]
 
     def _crossed(
         self, value: Value, block: int, edges: tuple[EdgeCodecs, EdgeCodecs], of: tuple[int, int]
@@ -125,11 +134,19 @@ class ReferenceTrainer:
     """
 
     def __init__(
-        self, run: RunConfig, device: torch.device | None = None, *, rounded: bool = True
+        self,
+        run: RunConfig,
+        device: torch.device | None = None,
+        *,
+        rounded: bool = True,
+        codecs: CodecsOfStep = lambda _step: (),
     ) -> None:
-        """`rounded`: as the run's codecs round; false: as a loop that knows of no cuts."""
+        """`rounded`: as the run's codecs round; false: as a loop that knows of no cuts.
+
+        `codecs`: what holds in a step, as `run.chain.chain.Chain.codecs` gives it.
+        """
         self._run = run
-        self._rounding = BoundaryRounding(run) if rounded else None
+        self._rounding = BoundaryRounding(run, codecs) if rounded else None
         self.flat = FlatParameters(
             run, range(block_count(run.model)), device or torch.device("cpu")
         )
