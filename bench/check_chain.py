@@ -5,7 +5,8 @@
 FILE is the file of a voter, of a lone trainer or of a checkpoint (docs/chain.md tells its bytes).
 It prints {"ok": bool, "steps": n, "head": hex} and what is wrong on stderr, and exits with 0 or 1.
 `steps` counts those whose work is in the weights; `head` is the hash of the last record. Records
-that only changed the voters are counted on stderr.
+that only changed the voters are counted on stderr, and so is each step from which on a boundary
+has other codecs: by the codes of its activations and gradients, or as the manifest says.
 """
 
 import hashlib
@@ -23,6 +24,7 @@ MAGIC = b"PSCHAIN1"
 HEADER_BYTES, PREFIX_BYTES, ENTRY_BYTES_MAX = 32, 12, 128_128
 PREPARE, RECORD, PROPOSE = 81, 80, 83
 COMMIT, BACK, VOTERS = 0, 1, 2
+STAGE_FIELDS, CODES = 4, 2  # of a stage's part; codecs stand behind them where any are chosen
 QUARANTINED = 255  # as a holder: the microbatch is not finite, and counts as zeros in all stages
 TAG = b"p2pswarm-record-1:"
 PEER_TAG = b"p2pswarm-peer-1:"
@@ -177,6 +179,7 @@ class Tally:
         self.steps: list[list[dict[int, bytes]]] = []
         self.states: list[list[bytes]] = []
         self.aside: list[list[int]] = []
+        self.codecs: list[list[str]] = []
         self.size = 0
         self.revotes = 0
         """Records that only changed the voters."""
@@ -191,13 +194,15 @@ class Tally:
             self.check_revote(record)
             self.revotes += 1
             return
+        if record.kind == BACK and any(len(stage) != STAGE_FIELDS for stage in record.stages):
+            raise Wrong(f"record {record.height}: it goes back, and chooses codecs")
         place, states = record.step - self.base, [stage[2] for stage in record.stages]
         if record.kind == BACK and (not 0 <= place <= len(self.steps) or record.count):
             raise Wrong(f"record {record.height}: it goes back to {record.step}")
         if self.states[place : place + 1] not in ([], [states]):
             raise Wrong(f"record {record.height}: version {record.step} was another one")
         if record.kind == BACK:
-            del self.steps[place:], self.aside[place:]
+            del self.steps[place:], self.aside[place:], self.codecs[place:]
             self.states[place:] = [states]
             return
         self.size = self.size or record.count
@@ -209,13 +214,36 @@ class Tally:
             raise Wrong(f"record {record.height}: a microbatch is set aside in one stage only")
         self.aside.append([record.first + i for i, there in enumerate(masks[0]) if there])
         self.states[place:] = [states]
+        self.codecs.append([self.chosen(record, stage) for stage in record.stages])
+
+    def chosen(self, record: Rec, stage: list) -> str:
+        """The codes that a stage's part has for the boundary above it, in hexadecimal."""
+        if len(stage) == STAGE_FIELDS:
+            return ""
+        codes = stage[STAGE_FIELDS]
+        if len(stage) > STAGE_FIELDS + 1 or type(codes) is not bytes or len(codes) != CODES:
+            raise Wrong(f"record {record.height}: its codecs are no two codes")
+        return codes.hex()
+
+    def changes(self) -> list[str]:
+        """From which step on which boundary has which codecs: a record's hold two steps later."""
+        found, before = [], [""] * (len(self.codecs[0]) if self.codecs else 0)
+        for place, codes in enumerate(self.codecs):
+            for stage, (now, then) in enumerate(zip(codes, before, strict=True)):
+                if now != then:
+                    step = self.base + place + 2
+                    what = now or "as the manifest says"
+                    found.append(f"step {step}: codecs above stage {stage}: {what}")
+            before = codes
+        return found
 
     def check_revote(self, record: Rec) -> None:
         """It stands between two steps, and says nothing of any."""
         numbers = record.generation, record.scale, record.first, record.count
         said = any(
-            members or holders or gradient for members, holders, _, gradient in record.stages
+            members or holders or gradient for members, holders, _, gradient, *_ in record.stages
         )
+        said = said or any(len(stage) != STAGE_FIELDS for stage in record.stages)
         if any(numbers) or said or any(stage[2] != bytes(32) for stage in record.stages):
             raise Wrong(f"record {record.height}: it changes the voters, and not only them")
         if record.step != self.version:
@@ -265,6 +293,8 @@ def check(data: bytes) -> dict:
         check_signature(record)
         tally.add(record)
     tally.check()
+    for change in tally.changes():
+        print(change, file=sys.stderr)
     if tally.revotes:
         print(f"{tally.revotes} records only change the voters", file=sys.stderr)
     if chain and data[8:24] != chain[0].run:

@@ -1,11 +1,11 @@
 """The swarm's final weights against those of a plain loop, with servers killed on the way.
 
-Two stages of two servers each, a trainer and a bootstrap node, every one a process through the
-real command line; a server is killed by SIGKILL in the middle of a step and another is started in
-its place. The plain loop trains on the same microbatches in one process. By default all is float64
-and travels raw, so that rounding hides nothing: sums are only added in another order (1e-14 or so),
-while a microbatch that is lost or counted twice shows at 1e-3. `--codec` and `--dtype` tell what a
-codec changes; a difference above 1e-9 is a failure all the same.
+Two stages of two servers each (`--replicas`), a trainer and a bootstrap node, every one a process
+through the real command line; a server is killed by SIGKILL in the middle of a step and another is
+started in its place. The plain loop trains on the same microbatches in one process. By default all
+is float64 and travels raw, so that rounding hides nothing: sums are only added in another order
+(1e-14 or so), while a microbatch that is lost or counted twice shows at 1e-3. `--codec` and
+`--dtype` tell what a codec changes; a difference above 1e-9 is a failure all the same.
 
 A kill is due every `--kill-every` steps (0: once, halfway). It waits until both stages have two
 ready servers again, so a machine that starts a process slowly sees fewer of them.
@@ -15,16 +15,20 @@ coordinates is killed, too, and started again with its folder. At the end an ind
 checks the chain of commits in every trainer's folder.
 
 With `--emulated` nobody computes: it is a rehearsal (docs/simulation.md), whose gradients add up
-to the same bits in any order. Then the weights have to be the same bits, too.
+to the same bits in any order. Then the weights have to be the same bits, too. So they have with
+`--averaging int-grid`, in float32 as well (docs/codecs.md), on processors of one kind.
 
     python bench/exactness.py --kill-every 5 --json exactness.json
     python bench/exactness.py --trainers 2 --kill-every 7 --kill-trainer-every 10 --steps 60
+    python bench/exactness.py --dtype float32 --averaging int-grid --forward dither6
     python bench/exactness.py --device cuda --kill-every 5    # all servers on one GPU
 """
 
 import argparse
+import hashlib
 import json
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -60,9 +64,11 @@ from p2pswarm.progress.events import (
     Started,
     Stepped,
 )
+from p2pswarm.settings.config import INT_GRID
 
 STAGES, REPLICAS = 2, 2
 WANTED = 1e-9
+ROTATING = Path(__file__).with_name("rotating_node.py")
 SERVE = '[serve]\nthreads = 1\ndevice = "cpu"\n'
 REHEARSE = '[serve]\nthreads = 1\ndevice = "emulated"\nemulated_forward_s = 0.02\n'
 KINDS = {"F32": torch.float32, "F64": torch.float64}
@@ -121,6 +127,11 @@ class Trainers:
                     self.leader = name
             yield said
 
+    @property
+    def leader_lives(self) -> bool:
+        """Whether the last word was not that of a life that was killed since."""
+        return self.leader in self._names
+
     def kill_leader(self) -> None:
         """SIGKILL to the coordinator, unless it is done; it is started again with its folder."""
         if self._listener.ended:
@@ -131,11 +142,17 @@ class Trainers:
         self._start(number)
 
     def check_chains(self) -> None:
-        """Prove by the independent script that one chain has all steps; RunFailed if not."""
+        """Prove by the independent script that one chain has all steps; RunFailed if not.
+
+        It is kept beside the run's weights.
+        """
         longest = 0
         for number in self._lives:
             for file in self._state(number).glob("*.chain"):
-                longest = max(longest, checked(file)["steps"])
+                steps = checked(file)["steps"]
+                if steps > longest:
+                    shutil.copy(file, chain_of(self._run))
+                longest = max(longest, steps)
         if longest != self._run.steps:
             raise RunFailed(f"the chain has {longest} of {self._run.steps} steps")
 
@@ -154,6 +171,11 @@ class Trainers:
         return self._folder / f"trainer-{number}"
 
 
+def chain_of(run: Run) -> Path:
+    """The file with the records of a run that is over."""
+    return Path(run.weights).with_suffix(".chain")
+
+
 @dataclass(slots=True)
 class Killer:
     """Who is to be killed when."""
@@ -168,6 +190,8 @@ class Killer:
     """The settings of a server."""
     killed: list[int] = field(default_factory=list)
     """The steps in which one died."""
+    replicas: int = REPLICAS
+    """Of each stage."""
     peers: tuple[PeerLine, ...] = ()
     trainers: Trainers | None = None
     trainers_due: list[int] = field(default_factory=list)
@@ -185,7 +209,12 @@ class Killer:
         if self.due and event.step >= self.due[0] and self._complete():
             del self.due[0]
             self._kill(event.step)
-        elif self.trainers_due and event.step >= self.trainers_due[0] and self.trainers:
+        elif (
+            self.trainers_due
+            and event.step >= self.trainers_due[0]
+            and self.trainers
+            and self.trainers.leader_lives
+        ):
             del self.trainers_due[0]
             self._wait_within_step()
             print(f"  step {event.step + 1}: SIGKILL to {self.trainers.leader}", flush=True)
@@ -194,7 +223,7 @@ class Killer:
     def _complete(self) -> bool:
         """Whether every stage has all its servers ready."""
         counts = [sum(p.ready and p.stage == stage for p in self.peers) for stage in range(STAGES)]
-        return min(counts) >= REPLICAS
+        return min(counts) >= self.replicas
 
     def _wait_within_step(self) -> None:
         """Let some of the next step pass, so that a kill falls anywhere in it.
@@ -219,20 +248,28 @@ def introduced(nodes: Nodes, name: str) -> tuple[str, str]:
     return first_match(nodes.lines(name), r"peer (\S+) at"), name
 
 
+def site_of(options: argparse.Namespace) -> Site:
+    """This host; with `--rotate` its nodes have another rule for codecs."""
+    if not options.rotate:
+        return Site()
+    return Site(node=(sys.executable, str(ROTATING), "--every", str(options.rotate)))
+
+
 def train(run: Run, options: argparse.Namespace) -> tuple[Killer, MicrobatchCounts]:
     """The swarm's run; who was killed when, and what the last coordinator counted."""
     computing = SERVE.replace("cpu", options.device)
     serve = REHEARSE if options.emulated else computing
-    servers = [serve] * (STAGES * REPLICAS)
+    servers = [serve] * (STAGES * options.replicas)
     with (
         tempfile.TemporaryDirectory() as folder,
-        swarm(Site(), run, servers, options.patience_s, trains=False) as nodes,
+        swarm(site_of(options), run, servers, options.patience_s, trains=False) as nodes,
     ):
         trainers = Trainers(nodes, run, options.trainers, Path(folder))
         names = dict(introduced(nodes, f"server {number}") for number in range(len(servers)))
         every, often = options.kill_every, options.kill_trainer_every
         due = list(range(every, run.steps - 1, every)) if every else [run.steps // 2]
         killer = Killer(nodes, due, random.Random(options.seed), names, serve, trainers=trainers)
+        killer.replicas = options.replicas
         killer.trainers_due = list(range(often, run.steps - 1, often)) if often else []
         ended: Ended | None = None
         for event in trainers.events():  # to their end: the weights are written then
@@ -248,6 +285,8 @@ def train(run: Run, options: argparse.Namespace) -> tuple[Killer, MicrobatchCoun
 def train_plainly(run: Run, weights: Path, patience_s: float, device: str = "cpu") -> list[float]:
     """The same in one process; the losses of the steps."""
     flags = ["--weights", str(weights), "--device", device, "--rounded"]
+    if run.choice == "measured":
+        flags += ["--chain", str(chain_of(run))]
     with plain(run, flags, patience_s) as nodes:
         told = events(nodes.lines("plain"))
         return [event.loss for event in told if isinstance(event, Stepped)]
@@ -285,6 +324,15 @@ def compare(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> tuple[float, 
     return (square / whole) ** 0.5, away[name].max().item(), name
 
 
+def digest_of(weights: dict[str, Tensor]) -> str:
+    """The SHA-256 of all parameters, by their names in order."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(weights[name].contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
 def main() -> int:
     """Train twice, compare, print, write."""
     options = _options()
@@ -294,7 +342,7 @@ def main() -> int:
             name="exactness",
             steps=options.steps,
             stages=STAGES,
-            min_replicas=REPLICAS,
+            min_replicas=options.replicas,
             d_model=options.d_model,
             layers=options.layers,
             heads=2,
@@ -304,6 +352,9 @@ def main() -> int:
             dtype=options.dtype,
             codec=options.forward,
             backward=options.backward,
+            averaging=options.averaging,
+            boundary=options.boundary,
+            choice="measured" if options.rotate else "fixed",
             weights=str(ours),
             data=options.data,
             emulated=options.emulated,
@@ -319,7 +370,8 @@ def main() -> int:
             else:
                 train_plainly(run, theirs, options.patience_s, options.device)
                 expected = dict(tensors(theirs))
-            relative, largest, name = compare(written(Path(folder)), expected)
+            found = written(Path(folder))
+            relative, largest, name = compare(found, expected)
         except RunFailed as error:
             print(f"error: {error}")
             return 1
@@ -331,11 +383,14 @@ def main() -> int:
         print(f"coordinators killed: {trainers.kills}, taken over: {trainers.takeovers}")
     print(f"relative difference of all parameters {relative:.3g}")
     print(f"largest of a single number {largest:.3g}, in {name}")
+    digests = digest_of(found), digest_of(expected)
+    print(f"SHA-256 of the weights {digests[0]}, of the plain loop's {digests[1]}")
     figures = {
         "relative": relative,
         "relative_difference": relative,
         "largest": largest,
-        "equal_bits": largest == 0.0,
+        "equal_bits": digests[0] == digests[1],
+        "sha256": digests[0],
         "steps": run.steps,
         "kills": len(killed) + (trainers.kills if trainers else 0),
         "trainer_kills": trainers.kills if trainers else 0,
@@ -344,7 +399,8 @@ def main() -> int:
         "microbatches": {"counted": counts.counted, "replayed": counts.replayed},
     }
     write_json(options.json, figures)
-    return 0 if relative <= (0.0 if options.emulated else WANTED) else 1
+    bits = options.emulated or (options.averaging == INT_GRID and options.dtype == "float32")
+    return 0 if (digests[0] == digests[1] if bits else relative <= WANTED) else 1
 
 
 def _options() -> argparse.Namespace:
@@ -367,6 +423,12 @@ def _options() -> argparse.Namespace:
     kind.add_argument("--tied", action="store_true", help="embedding and head are one tensor")
     parser.add_argument("--forward", "--codec", default="raw", help="the codec of activations")
     parser.add_argument("--backward", default="", help="of gradients; else as forward")
+    parser.add_argument("--averaging", default="raw", help="of sums within a stage")
+    parser.add_argument("--replicas", type=int, default=REPLICAS, help="servers of each stage")
+    parser.add_argument("--boundary", default="none", help="modules at the cut")
+    parser.add_argument(
+        "--rotate", type=int, default=0, help="steps after which records choose other codecs"
+    )
     parser.add_argument("--device", default="cpu", help="of the servers and the loop")
     parser.add_argument("--seed", type=int, default=1, help="of who is killed and when in a step")
     parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")

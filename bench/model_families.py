@@ -20,7 +20,7 @@ from models.family_trials import FAMILIES, YES, pretrained_and_export
 from models.more_families import EACH_KIND, OTHERS
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.compute.model_check import check_stages
+from p2pswarm.models.check.model_check import check_stages
 from p2pswarm.settings.config import RunConfig
 
 MORE = EACH_KIND | OTHERS

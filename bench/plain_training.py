@@ -4,6 +4,8 @@ It reads the same settings file as the trainer and tells the same events, so tha
 read by the same lines. Evaluation is left out.
 
     python bench/plain_training.py --config run.toml --weights plain.safetensors
+
+With `--chain FILE` it rounds each step as the records in that file say.
 """
 
 import argparse
@@ -15,12 +17,31 @@ import torch
 from p2pswarm.data.sources import files_of
 from p2pswarm.data.text_files import load_corpus
 from p2pswarm.models.compute.flat_parameters import named_parameters
-from p2pswarm.models.compute.reference import ReferenceTrainer
+from p2pswarm.models.compute.reference import CodecsOfStep, ReferenceTrainer
 from p2pswarm.models.model_source import resolved
 from p2pswarm.node.run.weights_file import write_weights
 from p2pswarm.progress.events import MicrobatchCounts, Stepped, to_line
+from p2pswarm.run.chain.chain import Genesis
+from p2pswarm.run.chain.chain_log import HEADER_BYTES, LogReader, restore
+from p2pswarm.run.chain.record import CommitRecord
 from p2pswarm.run.schedule import learning_rate
+from p2pswarm.settings.codec_ladder import allowed_codes
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import load
+
+
+def codecs_in(file: Path, run: RunConfig) -> CodecsOfStep:
+    """What the records in a chain file choose for each step."""
+    reader = LogReader(str(file))
+    entries = list(reader.feed(file.read_bytes()[HEADER_BYTES:]))
+    of_entry = (getattr(entry.message, "record", entry.message) for entry in entries)
+    first = next(one for one in of_entry if isinstance(one, CommitRecord))
+    founder, voters = (first.coordinator,), first.voters_before
+    allowed = allowed_codes(run.codecs, run.stages)
+    size = run.batch.microbatches
+    genesis = Genesis(first.run, run.stages, size, founder, voters, codecs=allowed)
+    origin = genesis.after(first.step, first.prev)
+    return restore(origin, iter(entries), str(file)).learner.chain.codecs
 
 
 def main() -> None:
@@ -29,6 +50,7 @@ def main() -> None:
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--weights", type=Path, help="written at the end")
+    parser.add_argument("--chain", type=Path, help="the run's records, which choose its codecs")
     parser.add_argument("--rounded", action="store_true", help="as the run's codecs round")
     options = parser.parse_args()
     config = load(options.config)
@@ -41,7 +63,8 @@ def main() -> None:
         shape=(batch.rows, run.model.sequence_length),
     )
     device = torch.device(options.device)
-    loop = ReferenceTrainer(run, device, rounded=options.rounded)
+    codecs = codecs_in(options.chain, run) if options.chain else lambda _step: ()
+    loop = ReferenceTrainer(run, device, rounded=options.rounded, codecs=codecs)
     begun_s, quarantined = time.perf_counter(), 0
     for step in range(run.steps):
         numbers = range(step * batch.microbatches, (step + 1) * batch.microbatches)

@@ -84,15 +84,29 @@ class Run:
     weight_storage: str = "full"
     dtype: str = "float32"
     codec: str = "bf16"
-    """Of activations; sums travel raw."""
+    """Of activations."""
     backward: str = ""
     """The codec of gradients; empty: as of activations."""
+    averaging: str = "raw"
+    """The codec of sums within a stage."""
+    boundary: str = "none"
+    """Modules at cuts."""
+    choice: str = "fixed"
+    """measured: the coordinator chooses of the whole ladder, also before the last stage."""
     weights: str = ""
     strangers: str = "lead"
     """What peers may do that the owner has not invited: "compute" in an open run."""
     emulated: bool = False
     """Whether servers only take the time of computing."""
     data: Path = STANDARD_LIBRARY
+
+    def _codecs(self) -> str:
+        averaging = f"averaging = {json.dumps(self.averaging)}\n"
+        if self.choice == "measured":
+            coarsest = 'coarsest = ["dither4", "dither3"]\nlast_boundary = "dither4"'
+            return f'choice = "measured"\n{coarsest}\n{averaging}'
+        both = json.dumps(self.codec), json.dumps(self.backward or self.codec)
+        return "activation = {}\ngradient = {}\n{}".format(*both, averaging)
 
     @property
     def step_tokens(self) -> int:
@@ -125,15 +139,14 @@ layers = {self.layers}
 heads = {self.heads or max(1, self.d_model // 64)}
 sequence_length = {self.sequence_length}
 dtype = {text(self.dtype)}
+boundary = {text(self.boundary)}
 [run.batch]
 microbatches = {self.microbatches}
 rows = {self.rows}
 window = {self.window}
 evaluate_every = 0
 [run.codecs]
-activation = {text(self.codec)}
-gradient = {text(self.backward or self.codec)}
-"""
+{self._codecs()}"""
 
 
 class Nodes:

@@ -20,7 +20,7 @@ FLOORS = """
 base discovery reach trainer
 cli settings progress
 net/os net/wire
-data plan net/crypto tensors/codecs
+data plan net/crypto tensors/codecs models/boundary_modules
 models net run/messages
 net/guard
 net/bulk net/cards
@@ -29,8 +29,9 @@ net/endpoint
 net/rpc
 tensors discovery/dht discovery/gossip reach/nat reach/punch reach/relay run/access run/chain
 run run/averaging run/state node/stack
-checkpoint trainer/reports
+checkpoint models/rounding trainer/reports
 models/compute trainer/members
+models/check
 server/devices trainer/balance
 server trainer/step
 trainer/coordinator

@@ -1,7 +1,7 @@
 """Whether a run may go on from a checkpoint: only if it then computes the same bits.
 
 The cut into stages, the codecs and the number of servers may differ. The model, the optimizer, the
-batch, the seed and the text may not.
+batch, the seed and the text may not. Nor may the cut, if the model has modules there.
 
 Errors:  OtherCheckpoint, which names the first difference and the remedy; BadCheckpoint for a
          configuration that is no configuration.
@@ -79,6 +79,17 @@ def differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
         for name, one, other in pairs
         if one != other
     )
+    one, other = _cut_text(there), _cut_text(here)
+    if here.model.boundary != "none" and one != other:
+        yield (
+            f"run.model.boundary has modules where the run is cut, {one} in the checkpoint and "
+            f"{other} here"
+        )
+
+
+def _cut_text(run: RunConfig) -> str:
+    stages = "1 stage" if run.stages == 1 else f"{run.stages} stages"
+    return f"{stages} by run.cut {list(run.cut)}" if run.cut else stages
 
 
 def _shown(value: object) -> object:

@@ -79,6 +79,8 @@ def _run_rows(run: RunConfig) -> list[Row]:
     made = f"{model.family}, {model.layers} layers, d_model {model.d_model}, {model.heads} heads"
     if model.folder is not None:  # its config.json has the sizes
         made = f"{model.family}: {model.folder}"
+    if model.boundary != "none":
+        made += f", {model.boundary} modules at each cut"
     shape = (
         f"{batch.microbatches} microbatches of {batch.rows} sequences of {model.sequence_length}"
     )

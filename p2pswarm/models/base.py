@@ -20,6 +20,8 @@ Bundle = dict[str, Tensor]
 Value = Tensor | Bundle
 LONE_KEY = "x"
 """The key of a block's lone tensor in its bundle."""
+TOKENS = "(tokens)"
+"""The key of a row's tokens, where a block far above needs them; no key that travels is so."""
 
 
 class Block(nn.Module, ABC):
@@ -27,6 +29,8 @@ class Block(nn.Module, ABC):
 
     tied: tuple[str, str] | None = None
     """The tensor that both ends of a tied model share: its name here, and in the model."""
+    width: int
+    """The features of a row between blocks, if it says them."""
     tensor_group: TensorGroup = ONE_DEVICE
     """The devices that share this block's tensors (`tensor_plan.py`)."""
 
@@ -42,6 +46,8 @@ class WholeBlock(Block):
     """True if its forward draws (`dropout.py`)."""
     frozen: frozenset[str] = frozenset()
     """The parameters that no gradient trains: they stay as files of weights have them."""
+    tables: frozenset[str] = frozenset()
+    """Matrices with a row for each token: AdamW's also where matrices are Muon's."""
     ignored: tuple[str, ...] = ()
     """What else files of weights may hold, as regular expressions for names."""
 

@@ -19,6 +19,7 @@ from torch import nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import DTYPES, Block, WholeBlock
+from p2pswarm.models.boundary_block import has_modules, with_modules
 from p2pswarm.models.first_weights import TAG, PortableDraws
 from p2pswarm.models.foreign_code import blocks_of, foreign
 from p2pswarm.models.gpt import gpt
@@ -57,6 +58,9 @@ def make_blocks(run: RunConfig, numbers: range) -> list[nn.Module]:
     """The blocks `numbers` of the model on torch's current device, without first weights."""
     dtype = DTYPES[run.model.dtype]
     made = blocks_of(family(run.model.family, run.model.package), run.model)
+    if has_modules(run):
+        cuts = [stage_blocks(run, stage).start for stage in range(1, run.stages)]
+        made = with_modules(run, made, cuts)
     blocks = made[numbers.start : numbers.stop]
     for number, block in zip(numbers, blocks, strict=True):
         with foreign(f"{named(number, block)} cannot be used"):

@@ -3,6 +3,7 @@
 Shapes:  tokens_BT: B rows of T tokens.
 Errors:  Unusable for a model that cannot be traced, or whose last block gives no scores.
 """
+# ruff: noqa: N803  shapes are written at the end of names
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,15 @@ import torch
 from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.base import DTYPES, LONE_KEY, Bundle, Value, WholeBlock, bundle_of
+from p2pswarm.models.base import (
+    DTYPES,
+    LONE_KEY,
+    TOKENS,
+    Bundle,
+    Value,
+    WholeBlock,
+    bundle_of,
+)
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.foreign_code import foreign
 from p2pswarm.models.registry import Family, family
@@ -43,19 +52,23 @@ class Boundary:
     tensors: tuple[CarriedTensor, ...]
     lone: bool
     """True if the block gives a tensor without a bundle, which the next block takes."""
+    tokens: bool = False
+    """True if tokens pass beside; they do not travel, because each stage is given them."""
 
     @property
     def differentiable(self) -> tuple[str, ...]:
         """The keys that gradients come back for, in order."""
         return tuple(each.key for each in self.tensors if each.differentiable)
 
-    def value(self, bundle: Bundle) -> Value:
-        """A bundle in the form in which the next block takes it."""
+    def value(self, bundle: Bundle, tokens_BT: Tensor | None) -> Value:
+        """A bundle of a row's tokens in the form in which the next block takes it."""
+        if self.tokens and tokens_BT is not None:
+            return {**bundle, TOKENS: tokens_BT}
         return bundle[LONE_KEY] if self.lone else bundle
 
     def ordered(self, value: Value) -> Bundle:
         """The bundle that the block gave, in the boundary's order; Unusable for other keys."""
-        bundle = bundle_of(value)
+        bundle = _without_tokens(value)
         keys = tuple(each.key for each in self.tensors)
         if bundle.keys() != set(keys):
             raise Unusable(
@@ -110,9 +123,13 @@ def _boundary(value: Value) -> Boundary:
         CarriedTensor(
             key, x.dtype, tuple(x.shape), differentiable=x.is_floating_point() and x.requires_grad
         )
-        for key, x in bundle_of(value).items()
+        for key, x in _without_tokens(value).items()
     )
-    return Boundary(tensors, lone=isinstance(value, Tensor))
+    return Boundary(tensors, isinstance(value, Tensor), TOKENS in bundle_of(value))
+
+
+def _without_tokens(value: Value) -> Bundle:
+    return {key: x for key, x in bundle_of(value).items() if key != TOKENS}
 
 
 def _require_scores(bundle: Bundle, shape: Sequence[int], run: RunConfig) -> None:

@@ -11,12 +11,15 @@ Source:  rotary positions: arXiv 2104.09864; RMSNorm: arXiv 1910.07467; squared 
 # ruff: noqa: D102, N803, N806  `Block` documents forward and draw; shapes end the names
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 from p2pswarm.models.base import DTYPES, LONE_KEY, Block, Value, bundle_of
+from p2pswarm.models.boundary_modules.subspace import Subspace
+from p2pswarm.models.boundary_modules.token_signs import TokenSigns
 from p2pswarm.models.document_masks import (
     APART,
     POSITION_KEY,
@@ -31,6 +34,7 @@ from p2pswarm.settings.config import ModelConfig
 MLP_RATIO = 4  # hidden features of the MLP over D, as in GPT-2
 ROTARY_BASE = 10_000.0  # as in the paper on rotary positions
 NORM_EPS = 1e-6
+BESIDE_SIGNS_STD = 0.1  # of an embedding beside fixed signs: what has to cross begins small
 TIED = "tied.token_VD"
 """The name of the tensor that is embedding and head, if `run.model.tie` says so."""
 
@@ -49,7 +53,10 @@ class Embedding(Block):
 
     def __init__(self, model: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__()
-        self.cost = model.d_model  # a look-up
+        self.cost = self.width = model.d_model  # a look-up
+        self.subspace: Subspace | None = None
+        self.signs: TokenSigns | None = None
+        """A fixed vector of each token, which a row begins with besides."""
         self.token_VD = nn.Parameter(torch.empty(model.vocabulary, model.d_model, dtype=dtype))
         # a tied tensor begins as a head does; times the root of D its rows have variance 1 again
         self.std, self.scale = 1.0, 1.0
@@ -65,7 +72,9 @@ class Embedding(Block):
 
     def forward(self, tokens_BT: Tensor) -> Value:
         x_BTD = self.tensor_group.look_up(self._vectors, tokens_BT, self.vocabulary)
+        x_BTD = x_BTD if self.subspace is None else self.subspace.widened(x_BTD)
         x_BTD = x_BTD * self.scale if self.tied else x_BTD
+        x_BTD = x_BTD if self.signs is None else x_BTD + self.signs(tokens_BT)
         return beside(x_BTD, positions_of(tokens_BT, self.end) if self.apart else None)
 
     def _vectors(self, tokens_BT: Tensor) -> Tensor:
@@ -96,6 +105,7 @@ class Layer(Block):
             "mlp_in": TensorSplit(0),
             "mlp_out": TensorSplit(1),
         }
+        self.subspace: Subspace | None = None
         self._rotary: tuple[Tensor, Tensor] | None = None
 
     def draw(self, generator: torch.Generator) -> None:
@@ -129,11 +139,15 @@ class Layer(Block):
             is_causal=seen is None,
         )
         joined_BTD = attended_BHTK.transpose(1, 2).flatten(2)
-        x_BTD = x_BTD + group.leave(F.linear(joined_BTD, self.attention_out))
+        x_BTD = x_BTD + self._written(group.leave(F.linear(joined_BTD, self.attention_out)))
         normed_BTD = F.rms_norm(x_BTD, (width,), self.mlp_norm_D, NORM_EPS)
         hidden = F.relu(F.linear(group.enter(normed_BTD), self.mlp_in)).square()
-        x_BTD = x_BTD + group.leave(F.linear(hidden, self.mlp_out))
+        x_BTD = x_BTD + self._written(group.leave(F.linear(hidden, self.mlp_out)))
         return beside(x_BTD, position_BT)
+
+    def _written(self, x: Tensor) -> Tensor:
+        """What is added to a row, of the model's width."""
+        return x if self.subspace is None else self.subspace.widened(x)
 
     def _angles(self, x_BTD: Tensor, features: int) -> tuple[Tensor, Tensor]:
         """Cosine and sine of each position's rotation, made once for each length."""
@@ -167,6 +181,32 @@ class Head(Block):
         x_BTD = bundle_of(value)[LONE_KEY]
         normed_BTD = F.rms_norm(x_BTD, (x_BTD.shape[-1],), self.norm_D, NORM_EPS)
         return F.linear(self.tensor_group.enter(normed_BTD), self.score_VD)
+
+
+def begin_with(blocks: Sequence[nn.Module], signs: TokenSigns) -> None:
+    """Have rows begin with their token's signs beside its embedding."""
+    for block in blocks:
+        if isinstance(block, Embedding):
+            block.signs = signs
+            block.std = block.std if block.tied else BESIDE_SIGNS_STD
+
+
+def narrow_writers(blocks: Sequence[nn.Module], subspace: Subspace, narrow: int) -> None:
+    """Give blocks that write into a subspace matrices with `narrow` features there."""
+    for block in blocks:
+        if isinstance(block, Embedding):
+            block.token_VD = _of_shape(block.token_VD, (-1, narrow))
+            block.subspace = subspace
+        elif isinstance(block, Layer):
+            block.attention_out = _of_shape(block.attention_out, (narrow, -1))
+            block.mlp_out = _of_shape(block.mlp_out, (narrow, -1))
+            block.subspace = subspace
+
+
+def _of_shape(parameter: nn.Parameter, shape: tuple[int, int]) -> nn.Parameter:
+    """An empty one of the same kind; -1: as it was."""
+    sizes = [was if size < 0 else size for was, size in zip(parameter.shape, shape, strict=True)]
+    return nn.Parameter(torch.empty(sizes, dtype=parameter.dtype, device=parameter.device))
 
 
 def _normal(parameter: nn.Parameter, std: float, generator: torch.Generator) -> None:

@@ -405,7 +405,7 @@ class SlicedBlock(WholeBlock):
         self._number = number
         path = next(name for name, module in whole.named_modules() if module is base)
         self._head = f"{path}.{self._list}."
-        self._width, self._vocabulary = int(self._full.hidden_size), int(self._full.vocab_size)
+        self.width, self._vocabulary = int(self._full.hidden_size), int(self._full.vocab_size)
         self._tied: dict[str, str] = dict(whole._tied_weights_keys or {}) if whole.was_tied else {}
         self.ignored = _ignored(whole)
         self._embedding = (whole.get_input_embeddings(),)  # in a tuple it is no part of this one
@@ -413,7 +413,7 @@ class SlicedBlock(WholeBlock):
             self.tied = _end_of(whole, self)
         core(self.inner).config = self._own
         self.random = bool(chances(self._full.to_dict()))
-        self.cost = float(self._width if self.first else multiplications(self.inner, self._full))
+        self.cost = float(self.width if self.first else multiplications(self.inner, self._full))
         if files:
             self.frozen = keep_constants(self, f"inner.{self._head}")
         make_constant(self)
@@ -442,12 +442,12 @@ class SlicedBlock(WholeBlock):
         bundle, dtype = bundle_of(value), next(self.parameters()).dtype
         x, position_BT = bundle[LONE_KEY], self._positions(bundle)
         if self.first:
-            made = torch.zeros(*x.shape, self._width, dtype=dtype, device=x.device)
+            made = torch.zeros(*x.shape, self.width, dtype=dtype, device=x.device)
             return beside(made.requires_grad_(), position_BT)
-        if x.shape[-1] != self._width or x.dtype != dtype:
+        if x.shape[-1] != self.width or x.dtype != dtype:
             raise Unusable(
                 f"{type(self.inner).__name__} cannot be cut: block {self._number} is given "
-                f"{x.dtype} by {x.shape[-1]}, {dtype} by {self._width} is due"
+                f"{x.dtype} by {x.shape[-1]}, {dtype} by {self.width} is due"
             )
         if self.last:
             return x[..., :1].expand(-1, -1, self._vocabulary) * 1

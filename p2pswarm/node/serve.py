@@ -21,10 +21,10 @@ from p2pswarm.base.problems import Problems
 from p2pswarm.discovery.gossip.messages import RunRole
 from p2pswarm.discovery.gossip.record import Activity, FigureKey, RoleKind, figures
 from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.check.model_check import check_once, check_rows
 from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.models.compute.base import Engine
 from p2pswarm.models.compute.flat_parameters import layout_of
-from p2pswarm.models.compute.model_check import check_once, check_rows
 from p2pswarm.models.compute.stage_emulator import emulated_engine
 from p2pswarm.models.compute.torch_device import DeviceLost, computing
 from p2pswarm.models.compute.torch_weights import torch_engine

@@ -8,6 +8,7 @@ Source:  docs/rebalancing.md; West, "Updating Mean and Variance Estimates" (CACM
 """
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,6 +76,10 @@ class Measured:
     """Memory of its device."""
     state_bytes: int | None = None
     """Weights and optimizer state of its stage."""
+    up_bytes_per_s: float | None = None
+    """What its links carry of activations to the stage above, while any are on their way."""
+    down_bytes_per_s: float | None = None
+    """The same, of gradients to the stage below."""
 
     def seconds(self, *, last: bool) -> float | None:
         """The time that limits it, for a microbatch; None if it is not known.
@@ -101,6 +106,63 @@ class Measured:
         return nbytes / self.link_bytes_per_s
 
 
+LINE_TRANSFERS = 32  # the last ones tell what a line carries: some steps' worth
+TELLING_BYTES = 16 * 1024  # a smaller transfer tells of delays, not of a line
+TRANSFER_LEAST_S = 1e-4  # what is shorter cannot be told from the jitter of the loop
+SLOW_RECEIVER = 4.0  # times the usual time of a byte: it tells of one receiver, not of the line
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The bytes of one push, and their times as the sender knows them."""
+
+    peer: bytes
+    nbytes: int
+    started_s: float
+    took_s: float
+    """Until the receipt, without queueing and computing: the line and one round trip."""
+    grant_s: float
+    """From the request of a grant until it came, a round trip at least."""
+
+
+class LineMeter:
+    """What the links to a neighbour stage carry, by the last pushes to it.
+
+    The bytes are divided by the time in which any were on their way. A round trip to the peer, the
+    shortest that any of its grants took, does not count: a line far away is not a slow one.
+    """
+
+    def __init__(self) -> None:
+        self._last: deque[Transfer] = deque(maxlen=LINE_TRANSFERS)
+
+    def on_transfer(self, transfer: Transfer) -> None:
+        """A push was received."""
+        if transfer.nbytes >= TELLING_BYTES:
+            self._last.append(transfer)
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """What the line carries; None before the first push that tells."""
+        if not self._last:
+            return None
+        trips_s: dict[bytes, float] = {}
+        for each in self._last:
+            trips_s[each.peer] = min(each.grant_s, trips_s.get(each.peer, math.inf))
+        spans = [
+            (each.started_s, max(each.took_s - trips_s[each.peer], TRANSFER_LEAST_S), each.nbytes)
+            for each in self._last
+        ]
+        usual_s = sorted(took_s / nbytes for _, took_s, nbytes in spans)[len(spans) // 2]
+        sent, busy_s, end_s = 0, 0.0, -math.inf
+        for started_s, took_s, nbytes in sorted(spans):
+            if took_s > SLOW_RECEIVER * usual_s * nbytes:
+                continue
+            sent += nbytes
+            busy_s += max(0.0, started_s + took_s - max(started_s, end_s))
+            end_s = max(end_s, started_s + took_s)
+        return sent / max(busy_s, TRANSFER_LEAST_S)
+
+
 class CapacityMeter:
     """Measures one server in one stage."""
 
@@ -110,6 +172,8 @@ class CapacityMeter:
         self._in_bytes = self._out_bytes = 0
         self._microbatches = 0
         self._link_bytes_per_s: float | None = None
+        self.up, self.down = LineMeter(), LineMeter()
+        """Of its pushes to the stage above and to the one below."""
 
     def on_compute(self, took_s: float, now_s: float, *, backward: bool) -> None:
         """A microbatch was computed: its forward (in the last stage all of it) or backward."""
@@ -151,6 +215,8 @@ class CapacityMeter:
             link_bytes_per_s=self._link_bytes_per_s,
             free_bytes=free_bytes,
             state_bytes=state_bytes,
+            up_bytes_per_s=self.up.bytes_per_s,
+            down_bytes_per_s=self.down.bytes_per_s,
         )
 
 

@@ -57,10 +57,13 @@ PAIRS = "int8/dither4", "dither6/dither3", "dither4/dither3"
 """Codecs of activations and of gradients that lose little together, the mildest first."""
 CODEC_CHOICES = (*(codec.name for codec in CODECS), *PAIRS)
 
+GRID = WireCodec("int-grid", 0.8, 6e7)
+"""Of sums within a stage alone (docs/codecs.md)."""
+
 
 def codec_of(name: str) -> WireCodec:
     """The codec of this name, or the mean of a pair as "int8/dither4"; Unusable if unknown."""
-    known = {codec.name: codec for codec in CODECS}
+    known = {codec.name: codec for codec in (*CODECS, GRID)}
     forward, _, backward = name.partition("/")
     up, down = known.get(forward), known.get(backward or forward)
     if up is None or down is None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from p2pswarm.base.errors import Busy, DialFailed, NotComputed, NotServing, SwarmError, TooLarge
+from p2pswarm.plan.capacity import Transfer
 from p2pswarm.run.member_view import MemberView
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.microbatch import Receipt
@@ -80,6 +81,11 @@ class PushTimes:
     """As told: how long it was computed; `inf`: nothing was told."""
     gradient_s: float = 0.0
     """As told: how long gradients take to come back to that server; 0: unknown."""
+
+    def transfer(self, peer: bytes, nbytes: int) -> Transfer:
+        """The bytes' way to a peer, without what it did with them."""
+        took_s = self.answered_s - self.started_s - self.queue_s - self.compute_s
+        return Transfer(peer, nbytes, self.started_s, took_s, self.grant_s)
 
 
 class Candidates:
@@ -183,6 +189,8 @@ class PushProgress:
         self._asked: MemberRecord | None = None
         self._asked_s = self._started_s = now_s
         self._grant_s = 0.0
+        self.times: PushTimes | None = None
+        """What it took, once a server has computed it."""
 
     @property
     def over(self) -> bool:
@@ -232,7 +240,7 @@ class PushProgress:
         """It has computed them."""
         self._move(PushState.DONE)
         self.reason = None
-        times = PushTimes(
+        self.times = PushTimes(
             self._started_s,
             now_s,
             self._asked_s,
@@ -241,7 +249,7 @@ class PushProgress:
             receipt.compute_s,
             receipt.gradient_s,
         )
-        self._learning.settle(self._peer, times)
+        self._learning.settle(self._peer, self.times)
 
     def ended(self, now_s: float) -> None:
         """The push to the server that was asked is over, or was cancelled."""

@@ -11,7 +11,6 @@ from typing import Any
 from p2pswarm.base.errors import Refused, SwarmError
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.compute.base import Key
-from p2pswarm.models.compute.bundle_spec import activation_codecs, gradient_codecs
 from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.run.messages.field_limits import Obstacle, Work
@@ -49,7 +48,6 @@ class _PendingBundle:
     ) -> None:
         """`push`: the one that the bundle answers, whose microbatch it is of."""
         self._session = session
-        self._direction = direction
         self._made = made
         self.outgoing = OutgoingBundle(direction, push)
 
@@ -62,7 +60,7 @@ class _PendingBundle:
 
     async def metas(self, to: MemberRecord) -> Metas:
         """The announcement: foreseen, or the metas of the encoded tensors."""
-        foreseen = self._direction.forecast.foreseen
+        foreseen = self.outgoing.forecast.foreseen
         if not self._made.done() and foreseen is not None:
             return foreseen
         return metas_of(await self.encoded(to))
@@ -113,15 +111,14 @@ class Forwarder:
         is_broken: Callable[[bytes], bool],
     ) -> None:
         """`is_broken`: nothing comes from a peer at present."""
-        run, engine = session.context.run, session.engine
         self._is_broken = is_broken
         self._session = session
         self._tasks = tasks
         self._going: dict[asyncio.Task[None], Key] = {}
         self._pusher = Pusher(rpc, session.context.tensors)
-        stage = session.scheduler.stage
-        self._forward = Direction(activation_codecs(run, stage, engine.gives))
-        self._backward = Direction(gradient_codecs(run, stage - 1, engine.takes))
+        down, up = session.codecs.usual
+        self._forward = Direction(up, session.codecs.gives)
+        self._backward = Direction(down, session.codecs.returns)
 
     def onward(self, item: WorkItem, tokens: Tensor) -> asyncio.Future[Bundle]:
         """Push a microbatch to the next stage, as soon as the returned future has its bundle."""
@@ -181,6 +178,9 @@ class Forwarder:
             with pending.settled():
                 await self._pusher.push(member, push, load, progress)
             session.meter.on_output(bytes_of(push.tensors))
+            if progress.times is not None and not progress.asks_keeper:
+                nbytes = bytes_of(push.tensors)
+                session.meter.up.on_transfer(progress.times.transfer(member.peer, nbytes))
 
         nobody = f"nobody serves stage {stage + 1}"
         changed = session.view_changed
@@ -197,6 +197,9 @@ class Forwarder:
             with pending.settled():
                 await self._pusher.push(member, push, load, progress)
             session.meter.on_output(bytes_of(push.tensors))
+            if progress.times is not None:
+                nbytes = bytes_of(push.tensors)
+                session.meter.down.on_transfer(progress.times.transfer(member.peer, nbytes))
 
         sender = OnlyPeer(session.members, item.sender)
         nobody = "the server that waits for the gradient is gone"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from p2pswarm.base.ids import Contact
 from p2pswarm.base.signal import Signal
 from p2pswarm.models.compute.base import Engine
+from p2pswarm.models.compute.bundle_spec import StageCodecs
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.net.wire.message import Message
 from p2pswarm.plan.capacity import CapacityMeter
@@ -110,6 +111,8 @@ class MemberSession:
     """Fired when the router may know other servers than before."""
     meter: CapacityMeter
     """Measures what this server can do."""
+    codecs: StageCodecs
+    """The codecs of its boundaries, step by step."""
 
     @property
     def members_about(self) -> int:

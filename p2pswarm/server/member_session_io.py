@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from p2pswarm.base.errors import BadMessage, NotServing, SwarmError
 from p2pswarm.base.ids import Contact
 from p2pswarm.base.signal import Signal
+from p2pswarm.models.compute.bundle_spec import StageCodecs
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.net.wire.message import Message
 from p2pswarm.plan.capacity import CapacityMeter
@@ -247,12 +248,15 @@ def session_parts(
     reducing.begin(tasks, lambda peers: note(Apart(peers)))
 
     kept_bytes = 0 if run.spot_check_share else context.kept_bytes  # a check is of what is computed
+    engine = replica.engine
+    codecs = StageCodecs(run, assigned.stage, engine.takes, engine.gives)
+    codecs.on_codecs(assigned.since, assigned.codecs)
     scheduler = Scheduler(
         assigned.stage,
         run.stages,
         assigned.incarnation,
         run.batch.microbatches,
-        expected_tensors(run, assigned.stage, replica.engine),
+        expected_tensors(run, codecs),
         BoundaryCache(assigned.stage, context.me, kept_bytes),
     )
     session = MemberSession(
@@ -265,6 +269,7 @@ def session_parts(
         note,
         Signal(),
         CapacityMeter(),
+        codecs,
     )
     averaging = StageAveraging(
         *(reducing, context.tensors, context.compute, members.find, tasks),

@@ -6,14 +6,14 @@ Errors:  Busy when the queue is full; NotServing for what is of another session,
 Source:  docs/training.md.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from p2pswarm.base.errors import BadMessage, Busy, NotServing, Refused
 from p2pswarm.base.estimates import Ema
 from p2pswarm.models.base import Bundle
-from p2pswarm.models.compute.base import BackwardSpec, CountPermit, Engine, Key
-from p2pswarm.models.compute.bundle_spec import activation_codecs, gradient_codecs
+from p2pswarm.models.compute.base import BackwardSpec, CountPermit, Key
+from p2pswarm.models.compute.bundle_spec import StageCodecs
 from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.microbatch import CHECK_BASE, Push, number_of
 from p2pswarm.run.messages.step import Fence, Reduce
@@ -29,7 +29,7 @@ from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import Tensor
 from p2pswarm.tensors.codecs.edge_codecs import EdgeCodecs, Keys
-from p2pswarm.tensors.codecs.meta import Dtype, TensorMeta
+from p2pswarm.tensors.codecs.meta import Dtype
 from p2pswarm.tensors.codecs.registry import NO_KEY
 
 TOKENS = frozenset({Dtype.UINT8, Dtype.INT32, Dtype.INT64})
@@ -58,14 +58,16 @@ class ExpectedTensors:
 
     tokens_shape: tuple[int, int]
     """Rows, and one token more than the sequence length."""
-    takes: EdgeCodecs
-    gradient: EdgeCodecs
-    """Of what the stage gives."""
+    takes: Callable[[int], EdgeCodecs]
+    """Of a step."""
+    gradient: Callable[[int], EdgeCodecs]
+    """Of what the stage gives, in a step."""
 
-    def check(self, work: Work, metas: Sequence[TensorMeta]) -> None:
-        """Raise BadMessage unless `metas` announce what `work` needs."""
-        if work is Work.BACKWARD:
-            self.gradient.check(metas)
+    def check(self, push: Push) -> None:
+        """Raise BadMessage unless its tensors are what its work needs in its step."""
+        metas = push.tensors
+        if push.work == Work.BACKWARD:
+            self.gradient(push.step).check(metas)
             return
         if not metas:
             raise BadMessage("nothing announced where tokens are due")
@@ -75,27 +77,28 @@ class ExpectedTensors:
                 f"tokens of dtype {tokens.dtype} and shape {tokens.shape} where whole numbers of "
                 f"{self.tokens_shape} are due"
             )
-        self.takes.check(metas[1:])
+        self.takes(push.step).check(metas[1:])
 
-    def inputs(self, work: Work, tensors: Sequence[Tensor]) -> WorkInputs:
+    def inputs(self, push: Push, tensors: Sequence[Tensor]) -> WorkInputs:
         """Name the tensors of a push that was checked."""
-        if work is Work.BACKWARD:
-            return WorkInputs(None, dict(zip(self.gradient.spec.names, tensors, strict=True)))
-        return WorkInputs(tensors[0], dict(zip(self.takes.spec.names, tensors[1:], strict=True)))
+        if push.work == Work.BACKWARD:
+            names = self.gradient(push.step).spec.names
+            return WorkInputs(None, dict(zip(names, tensors, strict=True)))
+        names = self.takes(push.step).spec.names
+        return WorkInputs(tensors[0], dict(zip(names, tensors[1:], strict=True)))
 
     def keys(self, push: Push) -> Keys:
         """The keys by which the tensors of a push that was checked are rounded."""
         of = push.step, number_of(push.microbatch)
         if push.work == Work.BACKWARD:
-            return self.gradient.keys(*of)
-        return NO_KEY, *self.takes.keys(*of)
+            return self.gradient(push.step).keys(*of)
+        return NO_KEY, *self.takes(push.step).keys(*of)
 
 
-def expected_tensors(run: RunConfig, stage: int, engine: Engine) -> ExpectedTensors:
-    """The announcement of pushes to a stage and its engine."""
+def expected_tensors(run: RunConfig, codecs: StageCodecs) -> ExpectedTensors:
+    """The announcement of pushes to a stage with these codecs."""
     shape = run.batch.rows, run.model.sequence_length + 1
-    takes = activation_codecs(run, stage - 1, engine.takes)
-    return ExpectedTensors(shape, takes, gradient_codecs(run, stage, engine.gives))
+    return ExpectedTensors(shape, codecs.takes, codecs.gradient)
 
 
 class Scheduler:
@@ -182,7 +185,8 @@ class Scheduler:
         push = item.push
         counting = self.stage in push.counting and push.microbatch not in self._ledger
         returning = any(stage < self.stage for stage in push.counting)
-        return BackwardSpec(counting, returning, self._permit)
+        number = number_of(push.microbatch)
+        return BackwardSpec(counting, returning, self._permit, push.step, number)
 
     def returns(self, item: WorkItem) -> bool:
         """Return whether the gradient of a forward will come back here."""
@@ -353,7 +357,7 @@ class Scheduler:
 
     def _refuse_unfit(self, item: WorkItem) -> None:
         push, held = item.push, self._held.get(item.key)
-        self.expected.check(item.work, push.tensors)
+        self.expected.check(push)
         if item.work is Work.BACKWARD:
             if held is None or held.next_peer != item.sender:
                 raise NotServing(f"no gradient of microbatch {push.microbatch} is due from you")

@@ -367,6 +367,7 @@ class StageServer:
             return await self._prepares(peer, order, order.observed).commit(order)
         parts = await self._ordered(peer, order.run)
         parts.session.scheduler.check_incarnation(order.incarnation)  # its log judges the rest
+        parts.session.codecs.on_codecs(order.step + 1, order.codecs)
         parts.observed.decided(order.step)
         async with self._moving(parts):
             applied = await parts.replica.commit(order)

@@ -253,11 +253,19 @@ class SizeForecast:
 class Direction:
     """The bundles that go to one neighbour stage: their codecs and edges."""
 
-    def __init__(self, codecs: EdgeCodecs) -> None:
-        self.codecs = codecs
-        self.forecast = SizeForecast()
-        self.edges = EdgeStates(len(codecs.names))
-        self.stateful = codecs.stateful
+    def __init__(
+        self, usual: EdgeCodecs, in_force: Callable[[int], EdgeCodecs] | None = None
+    ) -> None:
+        """`in_force`: those of a step, where that is not always the usual ones."""
+        self.codecs = in_force or (lambda _step: usual)
+        self._forecasts: dict[tuple[str, ...], SizeForecast] = {}
+        """By the codecs of a bundle: no more than the ladder has rungs for both directions."""
+        self.edges = EdgeStates(len(usual.names))
+        self.stateful = usual.stateful  # the coordinator chooses no codec that keeps state
+
+    def forecast(self, codecs: EdgeCodecs) -> SizeForecast:
+        """The forecast of bundles with these codecs."""
+        return self._forecasts.setdefault(codecs.names, SizeForecast())
 
     def start(self, edge: EdgeKey, members: Sequence[MemberRecord]) -> EdgeTransfer | None:
         """Begin one more bundle for a peer; None if no codec keeps state."""
@@ -281,7 +289,10 @@ class OutgoingBundle:
     def __init__(self, direction: Direction, push: Push) -> None:
         """`push`: of the microbatch that the bundle is of."""
         self._direction = direction
-        self._keys = direction.codecs.keys(push.step, number_of(push.microbatch))
+        codecs = direction.codecs(push.step)
+        self._names = codecs.names
+        self._keys = codecs.keys(push.step, number_of(push.microbatch))
+        self.forecast = direction.forecast(codecs)
         self._open: _OpenEdge | None = None
 
     def encoded_for(self, edge: EdgeKey) -> list[EncodedTensor] | None:
@@ -297,7 +308,7 @@ class OutgoingBundle:
         """The tensors to encode for a peer; forgets edges to peers that are not in `members`."""
         transfer = self._direction.start(edge, members)
         self._open = _OpenEdge(edge, transfer)
-        names = self._direction.codecs.names
+        names = self._names
         carried = transfer.carried if transfer else ((),) * len(names)
         return list(map(TensorToEncode, bundle.values(), names, self._keys, carried))
 
@@ -305,7 +316,7 @@ class OutgoingBundle:
         """Keep the encoding, and foresee the next from it."""
         assert self._open is not None, "begin comes before finish"
         self._open.encoded = encoded
-        self._direction.forecast.learn(metas_of(encoded))
+        self.forecast.learn(metas_of(encoded))
         return encoded
 
     def taken(self) -> None:

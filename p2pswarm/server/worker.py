@@ -47,7 +47,10 @@ class _PendingInput:
     """The tensors of an item, and the sender's task that waits for its receipt."""
 
     inputs: WorkInputs
+    bytes_s: float
+    """Time of the last byte."""
     arrived_s: float
+    """Time at which they were decoded."""
     waiting: asyncio.Future[Receipt]
 
 
@@ -90,9 +93,11 @@ class Worker:
             keys = scheduler.expected.keys(push)
             async with session.context.tensors.accept(stream, push.tensors, keys) as coming:
                 await stream.send(coming.grant)
+                await coming.arrival()
+                bytes_s = loop.time()
                 with computing():
                     tensors = await coming.tensors()
-                inputs = scheduler.expected.inputs(item.work, tensors)
+                inputs = scheduler.expected.inputs(push, tensors)
             scheduler.arrived(item, loop.time())
             if item.work is Work.BACKWARD:
                 self._returns.on_return(item.key, loop.time())
@@ -102,7 +107,7 @@ class Worker:
             self._pass_on(item, inputs, kept)
             await stream.send(Receipt(0.0, 0.0))
             return
-        job = self._jobs[item] = _PendingInput(inputs, loop.time(), loop.create_future())
+        job = self._jobs[item] = _PendingInput(inputs, bytes_s, loop.time(), loop.create_future())
         self.wake()
         await stream.send(await job.waiting)
 
@@ -199,7 +204,7 @@ class Worker:
         if failure is not None:
             job.waiting.set_exception(failure)
         else:
-            queue_s = started_s - job.arrived_s
+            queue_s = started_s - job.bytes_s
             now_s = loop.time()
             gradient_s = self._returns.usual_s(now_s)
             session.router.on_gradients(gradient_s)

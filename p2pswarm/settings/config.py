@@ -24,15 +24,27 @@ DITHER_NAMES = ("dither6", "dither5", "dither4", "dither3", "dither2")
 NEAREST_FP4_NAMES = ("nvfp4", "mxfp4")
 """The codecs of 4-bit floats that round to nearest: for activations alone."""
 FP4_NAMES = (*NEAREST_FP4_NAMES, "nvfp4-eden")
+INT_GRID = "int-grid"
+"""Sums within a stage are whole numbers on a grid (docs/codecs.md)."""
 CODEC_NAMES = (
     *("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef"),
     *DITHER_NAMES,
     *FP4_NAMES,
+    INT_GRID,
 )
 """The codec registry's names; a test compares the two lists."""
 CODEC_KEYS_MAX = 16  # as many as a bundle has keys
+CODEC_LADDER = (
+    ("bf16", "bf16"),
+    ("int8", "dither4"),
+    ("dither6", "dither3"),
+    ("dither4", "dither3"),
+)
+"""The codecs of activations and gradients that "measured" chooses from, the mildest first."""
 LINKED_CODEC_NAMES = ("int8-ef",)
 """The codecs with a link's memory, for the gradients that go back between stages."""
+BOUNDARY_NAMES = ("none", "projector", "subspace", "resbm", "bottleneck", "maxout")
+"""The modules at cuts; a test compares the list with theirs."""
 HF = "hf:"
 """How a family of the library transformers begins."""
 CONFIG_BYTES_MAX = 100_000  # in ASCII; a manifest has room for 122,880, with all else of a run
@@ -48,10 +60,10 @@ RELAY_MB_S = 64.0  # half of a 1 Gbit/s line
 STATE_SHARE = 0.1
 """Of the upload, for newcomers: training keeps 90 %, and a newcomer is never starved."""
 SCHEDULE = OneOf("cosine", "linear", "warmup-stable-decay", "constant")
-ANY_CODEC = OneOf(*CODEC_NAMES)
-ACTIVATION_CODEC = OneOf(*(name for name in CODEC_NAMES if name not in LINKED_CODEC_NAMES))
+ANY_CODEC = OneOf(*(name for name in CODEC_NAMES if name != INT_GRID))
+ACTIVATION_CODEC = OneOf(*(name for name in ANY_CODEC.choices if name not in LINKED_CODEC_NAMES))
 AVERAGING_CODEC = OneOf(
-    *(name for name in ACTIVATION_CODEC.choices if name not in DITHER_NAMES + FP4_NAMES)
+    *(name for name in ACTIVATION_CODEC.choices if name not in DITHER_NAMES + FP4_NAMES), INT_GRID
 )
 Share = Annotated[float, Between(0.0, 1.0)]
 Count = Annotated[int, Between(1, 65_536)]
@@ -91,6 +103,17 @@ class ModelConfig:
     """Tokens per sequence."""
     dtype: Annotated[str, OneOf("float32", "float64")] = "float32"
     """The type of weights and gradients."""
+    boundary: Annotated[str, OneOf(*BOUNDARY_NAMES)] = "none"
+    """Modules at every cut, which make few values of each row (docs/boundary_modules.md)."""
+    boundary_width: Annotated[int, Between(0, 65_536)] = 0
+    """The values that cross for each token, with modules; 0: a quarter of d_model."""
+
+    @property
+    def crossing_width(self) -> int:
+        """The values that cross a cut for each token."""
+        if self.boundary == "none":
+            return self.d_model
+        return self.boundary_width or max(1, self.d_model // 4)
 
     def __post_init__(self) -> None:
         if self.family != "gpt":  # another family may use these settings differently
@@ -152,14 +175,30 @@ class CodecConfig:
     activation: Annotated[str, ACTIVATION_CODEC] = "bf16"
     gradient: Annotated[str, ANY_CODEC] = "bf16"
     averaging: Annotated[str, AVERAGING_CODEC] = "raw"
+    """Of sums within a stage. int-grid: whole numbers on a grid, whose sums have the same bits in
+    any order, and so have the weights (docs/codecs.md)."""
     exact: bool = True
     """Refuses what no plain loop can compute: a codec with a link's memory, as int8-ef."""
     activation_keys: tuple[str, ...] = ()
     """Codecs of single tensors, such as ["memory=raw"], instead of `activation`."""
     gradient_keys: tuple[str, ...] = ()
     """Codecs of the gradients of single tensors, such as ["memory=int8-ef"]."""
+    choice: Annotated[str, OneOf("fixed", "measured")] = "fixed"
+    """measured: the coordinator picks, by what a boundary's links carry (docs/codecs.md)."""
+    coarsest: tuple[str, ...] = CODEC_LADDER[2]
+    """Of activations and of gradients, what "measured" never goes beyond."""
+    last_boundary: Annotated[str, OneOf(*(rung[0] for rung in CODEC_LADDER))] = "int8"
+    """Of activations, what "measured" never goes beyond before the last stage."""
 
     def __post_init__(self) -> None:
+        if self.coarsest not in CODEC_LADDER:
+            rungs = " or ".join(f'["{up}", "{down}"]' for up, down in CODEC_LADDER)
+            raise ValueError(f"coarsest is {rungs}")
+        if self.choice == "measured" and (self.activation, self.gradient) != CODEC_LADDER[0]:
+            raise ValueError(
+                'choice "measured" begins with bf16 both ways: leave activation and gradient out, '
+                'or set choice = "fixed"'
+            )
         check_entries("activation_keys", self.activation_keys, ACTIVATION_CODEC, CODEC_KEYS_MAX)
         check_entries("gradient_keys", self.gradient_keys, ANY_CODEC, CODEC_KEYS_MAX)
         chosen = self.gradient, *(entry.partition("=")[2] for entry in self.gradient_keys)
@@ -283,6 +322,12 @@ class RunConfig:
             raise ValueError(
                 "weight_storage bf16 saves nothing where blocks compute from a float32 copy: set "
                 "precision to bf16, too, or weight_storage to full"
+            )
+        if self.model.boundary != "none" and self.start == "pretrained":
+            raise ValueError(
+                f'model.boundary "{self.model.boundary}" spoils pretrained weights: they know no '
+                'modules: leave it out, and set codecs.activation = "dither6" and '
+                'codecs.gradient = "dither3"'
             )
         if self.cut and len(self.cut) != self.stages:
             raise ValueError(

@@ -27,6 +27,7 @@ ALIASES = {
     "layers": "n_layer n_layers num_layers depth blocks",
     "heads": "n_head n_heads num_heads",
     "d_model": "n_embd hidden_size dim width embed_dim",
+    "boundary_width": "bottleneck_dim boundary_dim rank",
     "sequence_length": "seq_len seq_length block_size context context_length max_seq_len",
     "vocabulary": "vocab vocab_size",
     "dtype": "torch_dtype",

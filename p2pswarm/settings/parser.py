@@ -45,7 +45,14 @@ from p2pswarm.settings.train_config import TrainConfig
 
 RUN_VERSION = 8  # rises when a manifest's meaning, a run's arithmetic or its messages change
 STORED_VERSIONS = RUN_VERSION, 7, 6, 5  # of files that are read: the arithmetic is the same since 5
-NEWER_SETTINGS = {"strangers": 7}  # of a run, and the version that they came with
+NEWER_SETTINGS = {
+    "strangers": 7,
+    "codecs.exact": 8,
+    "codecs.choice": 8,
+    "codecs.coarsest": 8,
+    "codecs.last_boundary": 8,
+}
+"""Settings of a run, and the version that they came with."""
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
 RUN_BYTES_MAX = 120 * 1024  # its JSON; with a trainer's card it is a message of several frames
 RUN_TAG = b"p2pswarm-run-2:"
@@ -113,8 +120,9 @@ def from_values(kind: type[T], values: Mapping[str, object], key: str = "") -> T
 def run_to_json(run: RunConfig, version: int = RUN_VERSION) -> bytes:
     """The canonical JSON of a run: the same run gives the same bytes everywhere."""
     settings = dataclasses.asdict(run)
-    for name in [name for name, since in NEWER_SETTINGS.items() if version < since]:
-        del settings[name]
+    for place in [place for place, since in NEWER_SETTINGS.items() if version < since]:
+        table, _, name = place.rpartition(".")
+        del (settings[table] if table else settings)[name]
     whole = {"version": version, "run": settings}
     return json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 

@@ -383,8 +383,8 @@ def sim_engine(
 
 
 def activation_layout(run: RunConfig) -> TensorLayout:
-    """The tensor that crosses between two stages, of the same size as the GPT's."""
-    shape = run.batch.rows, run.model.sequence_length, run.model.d_model
+    """The tensor that crosses between two stages, of the same size as a transformer's."""
+    shape = run.batch.rows, run.model.sequence_length, run.model.crossing_width
     return TensorLayout(Dtype[run.model.dtype.upper()], shape)
 
 

@@ -43,11 +43,15 @@ class IncomingTensors:
         self.grant = reservation.grant
         """The answer to the announcement."""
 
-    async def tensors(self) -> list[Tensor]:
-        """Wait for every byte and decode all tensors, in their order; call this once."""
+    async def arrival(self) -> None:
+        """Wait for every byte."""
         for reserved in self._reservation.tensors:
             if reserved.arrival is not None:
                 await reserved.arrival.wait()
+
+    async def tensors(self) -> list[Tensor]:
+        """Wait for every byte and decode all tensors, in their order; call this once."""
+        await self.arrival()
         return [
             await asyncio.to_thread(self._pool.streams.decoded, each.decoder.finish)
             if each.on_thread

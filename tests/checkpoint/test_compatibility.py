@@ -54,6 +54,18 @@ def test_what_decides_the_bits_is_named(run, part):
     assert part in str(caught.value)
 
 
+def test_modules_at_cuts_hold_the_cut():
+    run = replaced("model", boundary="resbm")
+    signed = SignedManifest(manifest_of(stages(), run=run), TRAINER.peer_id)
+    check(signed, Wanted(config=run))
+
+    for other, what in (({"stages": 1}, "1 stage here"), ({"cut": (1, 3)}, "run.cut [1, 3] here")):
+        with pytest.raises(OtherCheckpoint, match="set it back, or begin a new run") as caught:
+            check(signed, Wanted(config=dataclasses.replace(run, **other)))
+        assert what in str(caught.value)
+        assert "run.model.boundary has modules where the run is cut" in str(caught.value)
+
+
 def test_a_constant_rate_holds_no_length():
     run = replaced("optimizer", decay_steps=0, schedule="constant")
     signed = SignedManifest(manifest_of(stages(), run=run), TRAINER.peer_id)

@@ -10,10 +10,17 @@ from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.models.compute.base import BackwardSpec, Update
 from p2pswarm.models.compute.flat_parameters import FlatParameters, piece_hashes
 from p2pswarm.models.compute.optimizer import AdamW
-from p2pswarm.models.compute.stochastic_round import chances, rounded
 from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.models.rounding.gradient_grid import GradientGrid, Leaf
+from p2pswarm.models.rounding.stochastic_round import chances, rounded
 from p2pswarm.run.averaging.shards import Span
-from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.settings.config import (
+    BatchConfig,
+    CodecConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+)
 from p2pswarm.tensors.state_tree import piece_spans
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -46,6 +53,24 @@ def test_the_optimizer_gives_the_same_bits_on_every_device(storage, average_deca
         digests.append(flat.digest())
 
     assert digests[0] == digests[1]
+
+
+def test_gradients_are_rounded_to_the_same_grid_on_every_device():
+    run = replace(RUN, codecs=CodecConfig(averaging="int-grid"))
+    sums = []
+    for device in DEVICES:
+        flat = FlatParameters(run, range(1, 3), device)
+        flat.exp_avg_sq_N.copy_(gradient(flat.length, 0).square() * 1e-6)
+        grid = GradientGrid(run, flat.layout, flat.exp_avg_sq_N)
+        for microbatch in range(4):
+            part = (gradient(flat.length, microbatch + 1) * 1e-3).to(device)
+            parts = [part[t.start : t.stop].view(t.shape) for t in flat.layout.tensors]
+            leaves = [Leaf(1, place) for place in range(len(parts))]
+            squares = [x.square().sum().item() for x in parts]
+            grid.add(leaves, parts, flat.sums, squares, (3, microbatch))
+        sums.append(flat.sum_N.cpu())
+
+    assert torch.equal(sums[0].view(torch.int32), sums[1].view(torch.int32))
 
 
 @pytest.mark.parametrize("storage", ["full", "bf16"])

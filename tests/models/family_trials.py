@@ -13,9 +13,9 @@ from safetensors import safe_open
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.commands.weights.export_folder import export
+from p2pswarm.models.check.model_check import check_stages
 from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.inference import load_model
-from p2pswarm.models.compute.model_check import check_stages
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.hf_library import library, library_model
 from p2pswarm.models.model_source import resolved

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.boundary import boundaries
-from p2pswarm.models.compute.model_check import check_once
+from p2pswarm.models.check.model_check import check_once
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.document_masks import positions_of, seen_of
 from p2pswarm.models.dropout import run_blocks

@@ -11,8 +11,8 @@ from models.more_families import EACH_KIND
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.blocks import block_costs, block_count
+from p2pswarm.models.check.model_check import check_blocks, check_stages
 from p2pswarm.models.compute.flat_parameters import FlatParameters, named_parameters
-from p2pswarm.models.compute.model_check import check_blocks, check_stages
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.hf_library import library_model, requirement, whole_model
 from p2pswarm.models.hf_model import SlicedBlock

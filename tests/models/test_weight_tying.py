@@ -8,8 +8,8 @@ from models.families import family_run, tied_run
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.blocks import block_count, make_blocks, stage_blocks
+from p2pswarm.models.check.model_check import check_stages
 from p2pswarm.models.compute.flat_parameters import FlatParameters, named_parameters
-from p2pswarm.models.compute.model_check import check_stages
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.registry import register

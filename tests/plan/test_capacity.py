@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.net.wire.message import decode, encode
-from p2pswarm.plan.capacity import CapacityMeter, Measured, RecentMean, StageCosts
+from p2pswarm.plan.capacity import (
+    LINE_TRANSFERS,
+    TELLING_BYTES,
+    CapacityMeter,
+    LineMeter,
+    Measured,
+    RecentMean,
+    StageCosts,
+    Transfer,
+)
 from p2pswarm.run.messages.balance import NOT_MEASURED, Capacity
 from p2pswarm.run.messages.membership import Load
 
@@ -132,6 +141,44 @@ def test_a_meter_tells_what_it_was_told():
         free_bytes=7,
         state_bytes=8,
     )
+
+
+def line(*transfers: tuple[float, float], nbytes: int = 100_000, grant_s: float = 0.0) -> float:
+    """What a line carries by transfers, each by its start and how long it took."""
+    meter = LineMeter()
+    for started_s, took_s in transfers:
+        meter.on_transfer(Transfer(b"p", nbytes, started_s, took_s, grant_s))
+    assert meter.bytes_per_s is not None
+    return meter.bytes_per_s
+
+
+def test_a_line_carries_its_bytes_in_the_time_in_which_any_are_on_their_way():
+    apart, together = line((0.0, 0.1), (5.0, 0.1)), line((0.0, 0.2), (0.0, 0.2))
+
+    assert apart == pytest.approx(1e6)
+    assert together == pytest.approx(1e6)
+
+
+def test_a_line_far_away_is_not_a_slow_one():
+    assert line((0.0, 0.3), (5.0, 0.3), grant_s=0.2) == pytest.approx(1e6)
+
+
+def test_one_slow_receiver_does_not_make_a_line_slow():
+    assert line((0.0, 0.1), (1.0, 0.1), (2.0, 30.0)) == pytest.approx(1e6)
+
+
+def test_a_line_that_was_throttled_is_known_as_slow_after_as_many_transfers_as_are_kept():
+    fast = [(float(i), 0.01) for i in range(LINE_TRANSFERS)]
+    slow = [(100.0 + i, 0.5) for i in range(LINE_TRANSFERS)]
+
+    assert line(*fast, *slow) == pytest.approx(2e5)
+
+
+def test_small_transfers_tell_nothing_of_a_line():
+    meter = LineMeter()
+    meter.on_transfer(Transfer(b"p", TELLING_BYTES - 1, 0.0, 1.0, 0.0))
+
+    assert meter.bytes_per_s is None
 
 
 def test_what_was_measured_survives_the_wire():

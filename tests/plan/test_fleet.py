@@ -14,6 +14,7 @@ from p2pswarm.plan.fleet import (
     LINK_MOST_BYTES_PER_S,
     RTT_ASSUMED_S,
     MeasuredServer,
+    codec_of,
     measured_fleet,
 )
 
@@ -107,3 +108,7 @@ def test_whatever_servers_say_the_devices_are_ones_that_a_plan_can_be_made_of(to
     assert np.all(fleet.memory_bytes_n >= 0)
     assert np.all(fleet.links_bytes_nn > 0)
     assert np.all(np.diag(fleet.network.latency_s_nn) == 0)
+
+
+def test_sums_on_a_grid_have_a_size_for_the_planner():
+    assert codec_of("raw").bytes_per_value / codec_of("int-grid").bytes_per_value >= 4.0

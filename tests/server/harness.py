@@ -41,8 +41,8 @@ def virtual(main, seed=1, limit_s=300.0):
     return run(limited(), seed)
 
 
-def plain_after(steps, config=CONFIG):
-    plain = ReferenceTrainer(config)
+def plain_after(steps, config=CONFIG, codecs=lambda _step: ()):
+    plain = ReferenceTrainer(config, codecs=codecs)
     for step in range(steps):
         for number in range(B * step, B * step + B):
             plain.add(microbatch(number, config), number)

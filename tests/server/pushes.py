@@ -5,6 +5,7 @@ from p2pswarm.run.messages.microbatch import Push
 from p2pswarm.run.messages.step import Fence, FencedWork
 from p2pswarm.server.scheduler import ExpectedTensors, Scheduler
 from p2pswarm.tensors.codecs.bundle import BundleKey, BundleSpec
+from p2pswarm.tensors.codecs.edge_codecs import EdgeCodecs
 from p2pswarm.tensors.codecs.meta import Dtype, TensorLayout, TensorMeta
 
 RUN = b"r" * 16
@@ -18,8 +19,9 @@ LAST = 2
 
 
 def expected(stage=1):
-    takes = CROSSES if stage else BundleSpec()
-    return ExpectedTensors((1, 4), takes, CROSSES if stage < LAST else BundleSpec())
+    crosses, nothing = EdgeCodecs(CROSSES, ("raw",)), EdgeCodecs(BundleSpec(), ())
+    takes, gives = crosses if stage else nothing, crosses if stage < LAST else nothing
+    return ExpectedTensors((1, 4), lambda _step: takes, lambda _step: gives)
 
 
 def scheduler(stage=1, version=0, incarnation=5, microbatches=B):

@@ -29,6 +29,7 @@ from p2pswarm.run.messages.step import (
     Fence,
     Fenced,
     FencedWork,
+    NearbyCodecs,
     Reduce,
     Reduced,
     TiedGroup,
@@ -89,12 +90,22 @@ class ScriptedTrainer:
         self.keep: Callable[[Join], bool] = lambda join: False
         self.keep_sum: Callable[[Join], bool] = lambda join: False
         self.stage_of: Callable[[Join], int | None] = lambda join: join.stage
+        self.codecs_of: Callable[[int], tuple[bytes, ...]] = lambda step: ()
+        """With measured codecs: what the records choose for a step."""
         self.joins: list[Join] = []
         self.leaving: list[Member] = []
         self._changed = asyncio.Event()
         self._view = 0
         self._incarnation = 0
         rpc.serve_stream(Join, self._join)
+
+    def nearby(self, stage: int, step: int) -> tuple[NearbyCodecs, ...]:
+        """What a server of a stage is told of the codecs of a step and of the next one."""
+        if self.config.codecs.choice == "fixed":
+            return ()
+        none = (b"",) * self.config.stages
+        tables = [(*(self.codecs_of(s) or none), b"") for s in (step, step + 1)]
+        return tuple(NearbyCodecs(table[stage - 1], table[stage]) for table in tables)
 
     async def _join(self, stream: Stream, join: Join) -> None:
         self.joins.append(join)
@@ -110,7 +121,8 @@ class ScriptedTrainer:
         keep = self.keep(join)
         state = self.state_of(where, self.version)
         terms = where, self._incarnation, self.version, keep, state
-        await stream.send(Assigned(*terms, keep_sum=self.keep_sum(join)))
+        codecs = self.nearby(where, self.version)
+        await stream.send(Assigned(*terms, keep_sum=self.keep_sum(join), codecs=codecs))
         await self.publish()
         try:
             while (note := await stream.receive()) is not None:
@@ -277,7 +289,9 @@ class ScriptedTrainer:
         async def one(raw: bytes, member: Member) -> None:
             r = member.record
             state = states[r.stage]
-            order = Commit(RUN_ID, step, self.generation, r.incarnation, scale, rate, state)
+            numbers = self.generation, r.incarnation, scale, rate
+            codecs = self.nearby(r.stage, self.version)
+            order = Commit(RUN_ID, step, *numbers, state, codecs=codecs)
             answer = await self.call(member, order)
             assert isinstance(answer, Committed)
             answers[raw] = answer

@@ -22,6 +22,7 @@ from server.pushes import (
 )
 
 from p2pswarm.base.errors import BadMessage, Busy, NotServing
+from p2pswarm.models.compute.bundle_spec import StageCodecs
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.server.scheduler import (
@@ -49,7 +50,7 @@ from p2pswarm.tensors.codecs.meta import Dtype
     ],
 )
 def test_what_the_model_and_the_manifest_say_is_taken(stage, work, metas):
-    expected(stage).check(work, metas)
+    expected(stage).check(push(work=work, stage=stage, tensors=metas))
 
 
 @pytest.mark.parametrize(
@@ -70,33 +71,34 @@ def test_what_the_model_and_the_manifest_say_is_taken(stage, work, metas):
 )
 def test_anything_else_is_the_senders_fault(stage, work, metas):
     with pytest.raises(BadMessage):
-        expected(stage).check(work, metas)
+        expected(stage).check(push(work=work, stage=stage, tensors=metas))
 
 
 def test_tensors_get_the_names_of_the_bundle():
     tokens, x = torch.zeros(1, 4), torch.ones(1)
 
-    forward = expected(1).inputs(Work.FORWARD, [tokens, x])
-    gradient = expected(1).inputs(Work.BACKWARD, [x])
+    forward = expected(1).inputs(push(), [tokens, x])
+    gradient = expected(1).inputs(backward(), [x])
 
     assert forward.tokens is tokens
     assert forward.bundle == {"x": x}
     assert gradient.tokens is None
     assert gradient.bundle == {"x": x}
-    assert expected(0).inputs(Work.EVALUATE, [tokens]).bundle == {}
+    assert expected(0).inputs(evaluation(), [tokens]).bundle == {}
 
 
 def test_a_stage_expects_what_its_engine_says():
     model = ModelConfig(d_model=16, layers=1, heads=2, sequence_length=8)
     run = RunConfig(stages=2, model=model, batch=BatchConfig(rows=3))
+    engines = [torch_engine(run, stage, torch.device("cpu"), 0) for stage in (0, 1)]
     first, last = (
-        expected_tensors(run, stage, torch_engine(run, stage, torch.device("cpu"), 0))
-        for stage in (0, 1)
+        expected_tensors(run, StageCodecs(run, stage, engine.takes, engine.gives))
+        for stage, engine in enumerate(engines)
     )
 
     assert first.tokens_shape == last.tokens_shape == (3, 9)
-    assert first.gradient == last.takes
-    assert first.takes.keys == last.gradient.keys == ()
+    assert first.gradient(5).spec.names == last.takes(5).spec.names == ("x",)
+    assert first.takes(5).names == last.gradient(5).names == ()
 
 
 def test_a_gradient_goes_before_a_microbatch_and_that_before_an_evaluation():

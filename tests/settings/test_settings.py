@@ -198,7 +198,7 @@ runs = st.builds(
         config.CodecConfig,
         activation=st.sampled_from(["bf16", *config.FP4_NAMES]),
         gradient=st.sampled_from(
-            [name for name in config.CODEC_NAMES if name not in config.NEAREST_FP4_NAMES]
+            [name for name in config.ANY_CODEC.choices if name not in config.NEAREST_FP4_NAMES]
         ),
         gradient_keys=st.sampled_from([(), ("x=int8-ef", "memory=raw")]),
         exact=st.just(False),

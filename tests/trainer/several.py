@@ -12,18 +12,20 @@ from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.progress.events import Report
-from p2pswarm.run.chain.chain import Genesis
+from p2pswarm.run.chain.chain import Chain, Genesis
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import VoterId
 from p2pswarm.run.router import Router
 from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.server.member_session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
+from p2pswarm.settings.codec_ladder import allowed_codes
 from p2pswarm.settings.config import CheckpointConfig, RunConfig
 from p2pswarm.settings.parser import run_id, run_to_json
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
+from p2pswarm.trainer.balance.codec_choice import CodecRules, MeasuredCodecs
 from p2pswarm.trainer.coordinator_io.chain_start import ChainStart
 from p2pswarm.trainer.coordinator_io.checkpoints import SavingPlan
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
@@ -55,14 +57,17 @@ class ManyTrainers:
         config: RunConfig = CONFIG,
         seed: int = 5,
         target: Path | None = None,
+        codec_rule: CodecRules = MeasuredCodecs,
     ) -> None:
         """`target`: where every third step is saved; None: nowhere."""
+        self.codec_rule = codec_rule
         self.target = target
         self.config, self.tasks, self.world = config, tasks, SimWorld(seed)
         self.rng = random.Random(seed)
         self.run_id = run_id(run_to_json(config), nonce=b"n" * 16, founder=key("a").peer_id.raw)
         founder, size = key("a").peer_id.raw, config.batch.microbatches
-        self.genesis = Genesis.founded(self.run_id, founder, config.stages, size)
+        codecs = allowed_codes(config.codecs, config.stages)
+        self.genesis = Genesis.founded(self.run_id, founder, config.stages, size, codecs)
         self.trainers: dict[str, OneTrainer] = {}
         self.disks: dict[str, MemoryChain] = {}
         self.said: list[tuple[str, Report]] = []
@@ -91,6 +96,7 @@ class ManyTrainers:
             chain=place,
             trainers=tuple(one.rpc.contact for one in self.trainers.values()),
             saving=self.plan(name),
+            codec_rule=self.codec_rule,
         )
         one = self.trainers[name] = OneTrainer(name, rpc, Trainer(context))
         one.task = self.tasks.create_task(self.live(one), context=rpc.suspension.context.copy())
@@ -105,6 +111,12 @@ class ManyTrainers:
             identity=key(name),
             corpus=corpus(self.config).digest(),
         )
+
+    @property
+    def chain(self) -> Chain:
+        """The longest that a trainer knows."""
+        chains = [one.trainer._seat.learner.chain for one in self.trainers.values()]
+        return max(chains, key=lambda chain: chain.head.height)
 
     async def live(self, one: OneTrainer) -> None:
         async with one.trainer as trainer:

@@ -72,7 +72,9 @@ def backward_overflow(x: Tensor) -> Tensor:
     return Spoiler.apply(x, torch.full((), 1e300, dtype=x.dtype))
 
 
-def config_of(spoils: Callable, codec: str = "raw", *, held_out: bool = False) -> RunConfig:
+def config_of(
+    spoils: Callable, codec: str = "raw", *, held_out: bool = False, averaging: str = "raw"
+) -> RunConfig:
     def build(config: ModelConfig) -> list[nn.Module]:
         text = corpus(CONFIG)
         batches = [text.held_out_batch(0)] if held_out else map(text.microbatch, POISON)
@@ -82,7 +84,7 @@ def config_of(spoils: Callable, codec: str = "raw", *, held_out: bool = False) -
     name = f"poisoned {next(_names)}"
     register(name)(build)
     model = replace(CONFIG.model, family=name)
-    codecs = CodecConfig(activation=codec, gradient=codec, averaging="raw")
+    codecs = CodecConfig(activation=codec, gradient=codec, averaging=averaging)
     return replace(CONFIG, steps=7, model=model, codecs=codecs, min_replicas=1)
 
 
@@ -110,10 +112,12 @@ def train(config: RunConfig, servers: int) -> tuple[RunFinished, Tensor, Swarm]:
     return run_simulated(story(), seed=1)
 
 
-@pytest.mark.parametrize("servers", [2, 4])
+@pytest.mark.parametrize(("servers", "averaging"), [(2, "raw"), (4, "raw"), (2, "int-grid")])
 @pytest.mark.parametrize("spoils", [forward_nan, backward_overflow])
-def test_the_weights_are_those_of_a_loop_that_leaves_it_out(spoils: Callable, servers: int):
-    config = config_of(spoils)
+def test_the_weights_are_those_of_a_loop_that_leaves_it_out(
+    spoils: Callable, servers: int, averaging: str
+):
+    config = config_of(spoils, averaging=averaging)
 
     ended, weights, swarm = train(config, servers)
 

@@ -42,7 +42,7 @@ def check_exact(many: ManyTrainers, *names: str) -> None:
     for name in names:
         assert many.trainers[name].ended == RunFinished("all steps are done", failed=False)
     (weights,) = [one.weights for one in many.trainers.values() if one.weights is not None]
-    assert distance(weights, plain(many.config).flat.params_N.detach()) <= 1e-9
+    assert distance(weights, plain(many.config, many.chain.codecs).flat.params_N.detach()) <= 1e-9
     done = [report.step for _, report in many.of_kind(StepDone)]
     assert sorted(set(done)) == list(range(many.config.steps))
 

@@ -152,7 +152,8 @@ def load_of(run: RunConfig, options: PlanOptions) -> WorkLoad:
     """Return what a step of the run asks of its devices."""
     costs = block_costs(run.model)
     with torch.device("meta"):
-        blocks = make_blocks(run, range(len(costs)))
+        bare = dataclasses.replace(run, model=dataclasses.replace(run.model, boundary="none"))
+        blocks = make_blocks(bare, range(len(costs)))  # what modules add depends on the cut
     values = [sum(each.numel() for each in block.parameters()) for block in blocks]
     once = sum({id(each): each.numel() for b in blocks for each in b.parameters()}.values())
     tokens = run.batch.rows * run.model.sequence_length
@@ -160,7 +161,7 @@ def load_of(run: RunConfig, options: PlanOptions) -> WorkLoad:
         microbatches=run.batch.microbatches,
         flops_k=np.array(costs) * float(FLOPS_PER_MULTIPLICATION * tokens),
         values_k=np.array(values, dtype=np.float64),
-        boundary_values=float(tokens * run.model.d_model),
+        boundary_values=float(tokens * run.model.crossing_width),
         codec=codec_of(options.codecs[0]),
         averaging_bytes_per_value=codec_of(run.codecs.averaging).bytes_per_value,
         held_bytes_per_value=held_bytes_per_value(run),

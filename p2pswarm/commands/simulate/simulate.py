@@ -162,7 +162,7 @@ def _coarse(day: DayConfig, detail: int) -> PlannedDay:
     bundled = max(1, min(most, math.ceil(possible / detail)))
     microbatches = max(busy, math.ceil(run.batch.microbatches / bundled))
     steps = microbatches * bundled / run.batch.microbatches
-    true_bytes = run.batch.rows * run.model.sequence_length * run.model.d_model
+    true_bytes = run.batch.rows * run.model.sequence_length * run.model.crossing_width
     small_bytes = SMALL.sequence_length * SMALL.d_model
     scale = bundled * true_bytes / small_bytes
     every = day.checkpoint_steps

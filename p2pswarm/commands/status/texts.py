@@ -9,7 +9,13 @@ from p2pswarm.net.guard.bans import time_left
 from p2pswarm.progress.events import Relocated, Waiting, gain_text, seconds_text
 from p2pswarm.progress.printable import printable
 from p2pswarm.run.manifest import RunOffer
-from p2pswarm.run.messages.balance import BalanceStatus, MovesTake, PastMove, ServerPreparing
+from p2pswarm.run.messages.balance import (
+    BalanceStatus,
+    BoundaryRate,
+    MovesTake,
+    PastMove,
+    ServerPreparing,
+)
 from p2pswarm.run.messages.field_limits import PathCounts
 from p2pswarm.run.messages.status import RunStatus
 
@@ -137,6 +143,7 @@ def balance_lines(offer: RunOffer, status: BalanceStatus | None) -> list[str]:
     if status.asked_ago_s is None:
         return [*lines, f"  {NOT_ASKED}"]
     lines += [f"  {line}" for line in _stage_lines(status)]
+    lines += [f"  {_boundary_line(one)}" for one in status.boundaries]
     lines += [f"  {_preparing_line(one)}" for one in status.preparing]
     lines += [f"  {_move_line(move)}" for move in status.moves]
     if not status.moves:
@@ -192,6 +199,20 @@ def _stage_lines(status: BalanceStatus) -> list[str]:
             parts.append("the run is as fast as this stage")
         lines.append(f"stage {number}: {', '.join(parts)}")
     return [*lines, f"each stage keeps {status.floor} ready", _take_line(status.take)]
+
+
+def _boundary_line(one: BoundaryRate) -> str:
+    """The codecs between two stages, what the links carry, and why."""
+    up = _way("up", one.activation, one.up_bytes_per_s, one.up_s)
+    down = _way("down", one.gradient, one.down_bytes_per_s, one.down_s)
+    return f"stages {one.stage} and {one.stage + 1}: {up}, {down}: {printable(one.why)}"
+
+
+def _way(way: str, codec: str, bytes_per_s: float | None, took_s: float) -> str:
+    if bytes_per_s is None:
+        return f"{printable(codec)} {way}"
+    mbit = 8e-6 * bytes_per_s
+    return f"{printable(codec)} {way} at {mbit:,.0f} Mbit/s, {1e3 * took_s:.1f} ms a microbatch"
 
 
 def _take_line(take: MovesTake) -> str:

@@ -24,12 +24,13 @@ from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, read_tokenizer, tokenizer_of_run
 from p2pswarm.data.tokenizer_folder import CONFIG_BYTES_MAX, CONFIG_FILE
 from p2pswarm.models.base import DTYPES
+from p2pswarm.models.boundary_block import has_modules
 from p2pswarm.models.compute.inference import TrainedModel, load_model
 from p2pswarm.models.foreign_code import foreign
 from p2pswarm.models.hf_library import library_model
 from p2pswarm.models.registry import is_place, package_of
 from p2pswarm.models.weight_files import ONE_FILE
-from p2pswarm.settings.config import HF
+from p2pswarm.settings.config import HF, RunConfig
 from p2pswarm.settings.parser import run_to_json
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ def export(
     the run began with, whose chat template and further small files go along.
     """
     model = load_model(weights, packages)
+    _require_library_form(weights, model.run)
     along = {} if like is None else _small_files(like, model)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -88,6 +90,16 @@ def export(
         raise Unusable(
             f"{folder} cannot be written: {reason}: name a folder on another disk"
         ) from error
+
+
+def _require_library_form(weights: Path, run: RunConfig) -> None:
+    """Raise Unusable for a model of transformers with modules that its library does not know."""
+    if run.model.family.startswith(HF) and has_modules(run):
+        raise Unusable(
+            f"{weights}: its model has modules at its cuts (run.model.boundary = "
+            f'"{run.model.boundary}"), which transformers cannot load: p2pswarm.load, evaluate and '
+            "generate take the file as it is"
+        )
 
 
 def _write(model: TrainedModel, weights: Path, folder: Path, shard_mib: int) -> None:

@@ -10,9 +10,10 @@ import torch
 
 from p2pswarm.base.errors import RunEnded
 from p2pswarm.models.blocks import block_count, cheapest_cut, stage_blocks
-from p2pswarm.models.compute.block_times import block_times_s
-from p2pswarm.models.compute.bundle_spec import check_model
-from p2pswarm.models.compute.model_check import check_stages
+from p2pswarm.models.boundary_block import has_modules
+from p2pswarm.models.check.block_times import block_times_s
+from p2pswarm.models.check.model_check import check_stages
+from p2pswarm.models.compute.bundle_spec import block_above, check_model
 from p2pswarm.models.model_source import resolved
 from p2pswarm.settings.config import RunConfig
 
@@ -37,10 +38,22 @@ def main(source: Path, settings: RunConfig, begun_s: float, *, times: bool = Fal
         f"again, twice: the loss and the gradients of {found.parameters} parameters are {apart} "
         f"({time.monotonic() - begun_s:.1f} s)\n"
     )
+    if has_modules(run):
+        sys.stdout.write(f"{cut_text(run)}\n")
     if times:
         measured_s = block_times_s(run, torch.device("cpu"), time.perf_counter)
         sys.stdout.write("".join(f"{line}\n" for line in told_times(run, measured_s)))
     return 0
+
+
+def cut_text(run: RunConfig) -> str:
+    """The modules at cuts, and what they hold."""
+    numbers = ", ".join(str(block_above(run, stage)) for stage in range(run.stages - 1))
+    blocks = f"block {numbers}" if run.stages == 2 else f"blocks {numbers}"  # noqa: PLR2004
+    return (
+        f"{run.model.boundary} modules below {blocks}, {run.model.crossing_width} values of a "
+        "token cross: a checkpoint goes on with this cut alone"
+    )
 
 
 def told_times(run: RunConfig, times_s: Sequence[float]) -> Iterator[str]:

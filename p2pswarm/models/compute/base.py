@@ -75,6 +75,9 @@ class BackwardSpec:
     """A stage below waits for the gradient of what it gave."""
     permit: CountPermit | None = field(default=None, compare=False)
     """Without one, counting is all that matters."""
+    step: int = field(default=0, compare=False)
+    microbatch: int = field(default=0, compare=False)
+    """Of the run, and with the step the chance by which gradients are rounded to a grid."""
 
     @property
     def added(self) -> bool:

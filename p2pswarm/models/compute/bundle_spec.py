@@ -1,19 +1,25 @@
 """The bundles that cross between stages, derived from what a model's blocks give.
 
-Errors:  Unusable for tensors that cannot travel.
+Errors:  Unusable for tensors that cannot travel; NotServing for a step whose codecs are not known.
 """
+
+from collections.abc import Sequence
 
 import torch
 
-from p2pswarm.base.errors import Unusable
+from p2pswarm.base.errors import BadMessage, NotServing, Unusable
 from p2pswarm.models.blocks import block_count, make_blocks, stage_blocks
 from p2pswarm.models.boundary import Boundary, boundaries
 from p2pswarm.models.dropout import draws
+from p2pswarm.run.messages.step import NearbyCodecs
+from p2pswarm.settings.codec_ladder import allowed_codes, codecs_of
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import DTYPES, TensorUse
 from p2pswarm.tensors.codecs.bundle import BundleKey, BundleSpec
 from p2pswarm.tensors.codecs.edge_codecs import EdgeCodecs, edge_codecs
 from p2pswarm.tensors.codecs.meta import TensorLayout
+
+STEPS_KNOWN_MAX = 4  # two that are told with a commit, and what is still under way of the last two
 
 
 def boundary_above(run: RunConfig, stage: int) -> Boundary | None:
@@ -62,22 +68,85 @@ def check_model(run: RunConfig) -> None:
     for stage in range(run.stages):
         stage_blocks(run, stage)
         bundle = bundle_spec(boundary_above(run, stage))
-        activation_codecs(run, stage, bundle)
-        gradient_codecs(run, stage, bundle)
+        boundary_codecs(run, stage, bundle)
 
 
-def activation_codecs(run: RunConfig, stage: int, bundle: BundleSpec) -> EdgeCodecs:
-    """The codecs of a bundle on its way from `stage` to the one above."""
-    codecs = run.codecs
-    up, above = TensorUse.ACTIVATION, block_above(run, stage)
-    return edge_codecs(bundle, codecs.activation, codecs.activation_of, up, above, run.seed)
+def boundary_codecs(
+    run: RunConfig, stage: int, bundle: BundleSpec, codes: bytes = b""
+) -> tuple[EdgeCodecs, EdgeCodecs]:
+    """The codecs of what goes up from `stage` and of what comes down; `codes`: as a record says."""
+    chosen = codecs_of(run.codecs, codes)
+    where, gradient, set_for = (block_above(run, stage), run.seed), bundle.gradient(), run.codecs
+    return (
+        edge_codecs(bundle, chosen.activation, set_for.activation_of, TensorUse.ACTIVATION, *where),
+        edge_codecs(gradient, chosen.gradient, set_for.gradient_of, TensorUse.GRADIENT, *where),
+    )
 
 
-def gradient_codecs(run: RunConfig, stage: int, bundle: BundleSpec) -> EdgeCodecs:
-    """The codecs of the gradient of what `stage` gives, on its way back to it."""
-    codecs, gradient = run.codecs, bundle.gradient()
-    down, above = TensorUse.GRADIENT, block_above(run, stage)
-    return edge_codecs(gradient, codecs.gradient, codecs.gradient_of, down, above, run.seed)
+class StageCodecs:
+    """The codecs at both boundaries of a stage, as they hold in each step.
+
+    With `codecs.choice = "fixed"` they are the manifest's. Otherwise the coordinator tells them
+    from one step to the next, and what it has not told is not known.
+    """
+
+    def __init__(self, run: RunConfig, stage: int, takes: BundleSpec, gives: BundleSpec) -> None:
+        self._run = run
+        self._stage = stage
+        self._bundles = takes, gives
+        self._allowed = allowed_codes(run.codecs, run.stages)
+        self._told: dict[int, NearbyCodecs] = {}
+        self._made: dict[tuple[bool, bytes], tuple[EdgeCodecs, EdgeCodecs]] = {}
+
+    def on_codecs(self, first: int, told: Sequence[NearbyCodecs]) -> None:
+        """The coordinator says what holds in some steps from `first` on; BadMessage if it may not.
+
+        A record has been checked for that, but this comes from the coordinator alone.
+        """
+        for nearby in told:
+            for stage, codes in ((self._stage - 1, nearby.below), (self._stage, nearby.above)):
+                if codes and not (self._allowed and stage >= 0 and codes in self._allowed[stage]):
+                    raise BadMessage(f"codecs {codes.hex()} above stage {stage}, never allowed")
+        self._told.update(enumerate(told, first))
+        while len(self._told) > STEPS_KNOWN_MAX:
+            del self._told[min(self._told)]
+
+    @property
+    def usual(self) -> tuple[EdgeCodecs, EdgeCodecs]:
+        """The manifest's: of gradients to the stage below, and of activations to the one above."""
+        return self._at(below=True, codes=b"")[1], self._at(below=False, codes=b"")[0]
+
+    def takes(self, step: int) -> EdgeCodecs:
+        """Of activations from the stage below."""
+        return self._in_force(step, below=True)[0]
+
+    def returns(self, step: int) -> EdgeCodecs:
+        """Of gradients to the stage below."""
+        return self._in_force(step, below=True)[1]
+
+    def gives(self, step: int) -> EdgeCodecs:
+        """Of activations to the stage above."""
+        return self._in_force(step, below=False)[0]
+
+    def gradient(self, step: int) -> EdgeCodecs:
+        """Of gradients from the stage above."""
+        return self._in_force(step, below=False)[1]
+
+    def _in_force(self, step: int, *, below: bool) -> tuple[EdgeCodecs, EdgeCodecs]:
+        if not self._allowed:
+            return self._at(below=below, codes=b"")
+        nearby = self._told.get(step)
+        if nearby is None:
+            raise NotServing(f"the codecs of step {step} are not known here yet")
+        return self._at(below=below, codes=nearby.below if below else nearby.above)
+
+    def _at(self, *, below: bool, codes: bytes) -> tuple[EdgeCodecs, EdgeCodecs]:
+        made = self._made.get((below, codes))
+        if made is None:
+            bundle, stage = self._bundles[not below], self._stage - below
+            made = boundary_codecs(self._run, stage, bundle, codes)
+            self._made[below, codes] = made
+        return made
 
 
 def block_above(run: RunConfig, stage: int) -> int:

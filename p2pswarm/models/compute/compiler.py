@@ -86,10 +86,12 @@ def compiled_precision(run: RunConfig, stage: int, flat: FlatParameters) -> Prec
 def _given(run: RunConfig, stage: int) -> Value:
     """Something that the stage might be given; tokens for the first one."""
     below = boundary_above(run, stage - 1)
+    shape = run.batch.rows, run.model.sequence_length
+    tokens = torch.randint(0, run.model.vocabulary, shape)
     if below is None:
-        shape = run.batch.rows, run.model.sequence_length
-        return torch.randint(0, run.model.vocabulary, shape)
-    return below.value({each.key: _tensor(each.shape, each.dtype) for each in below.tensors})
+        return tokens
+    given = {each.key: _tensor(each.shape, each.dtype) for each in below.tensors}
+    return below.value(given, tokens)
 
 
 def _tensor(shape: Sequence[int], dtype: torch.dtype) -> Tensor:

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from p2pswarm.models.base import DTYPES, WholeBlock
 from p2pswarm.models.blocks import block_count, draw_blocks, fill_buffers, make_blocks
-from p2pswarm.models.compute.stochastic_round import ChanceRounding
 from p2pswarm.models.compute.torch_device import place_for
+from p2pswarm.models.rounding.stochastic_round import ChanceRounding
 from p2pswarm.models.weight_tying import shared_name, tied_in
 from p2pswarm.run.averaging.shards import Span as Shared
-from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.config import INT_GRID, RunConfig
 from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.codecs.cuda_device import streams_of, wait_for
 from p2pswarm.tensors.codecs.tensor_pool import on_host
@@ -130,10 +130,17 @@ class FlatParameters:
         """`zeros_for`: makes the buffer of a name, dtype and length elsewhere than on `device`."""
         self.blocks = bare_blocks(run, numbers, device)
         self.numbers = numbers
+        self.keeps_squares = run.codecs.averaging == INT_GRID
+        """Whether second moments are kept of all parameters, also where the optimizer needs none:
+        the grid of sums is read from them."""
         self._run = run
         self.layout = layout = block_layout(run, numbers, self.blocks)
         rule, last = run.optimizer.decays, block_count(run.model) - 1
-        inner = (0 < number < last for number, _, _ in placed_parameters(numbers, self.blocks))
+        tables = full_names(self.blocks, lambda block: block.tables)
+        inner = (
+            0 < number < last and name not in tables
+            for number, name, _ in placed_parameters(numbers, self.blocks)
+        )
         frozen = frozen_names(self.blocks)
         self.segments = [
             Segment(t.start, t.stop, decays=False, inner=False)
@@ -209,8 +216,15 @@ class FlatParameters:
 
 def frozen_names(blocks: Sequence[nn.Module]) -> set[str]:
     """The full names of parameters that no gradient trains."""
+    return full_names(blocks, lambda block: block.frozen)
+
+
+def full_names(
+    blocks: Sequence[nn.Module], named: Callable[[WholeBlock], frozenset[str]]
+) -> set[str]:
+    """The full names of parameters that blocks name."""
     whole = (block for block in blocks if isinstance(block, WholeBlock))
-    return {block.full_name(name) for block in whole for name in block.frozen}
+    return {block.full_name(name) for block in whole for name in named(block)}
 
 
 def decays(rule: str, dimensions: int, *, inner: bool) -> bool:

@@ -201,6 +201,9 @@ class Muon:
         for block in blocks:
             mean = flat.exp_avg_N[block.start : block.stop]
             share = gradient_C[block.start - base : block.stop - base] * update.scale
+            if flat.keeps_squares:
+                square = flat.exp_avg_sq_N[block.start : block.stop]
+                square.mul_(config.beta2).add_((share * share).mul_(1.0 - config.beta2))
             share.mul_(1.0 - config.momentum)
             mean.mul_(config.momentum).add_(share)
             wanted.append(share.add_(mean * config.momentum).view(block.shape))  # Nesterov's

@@ -14,9 +14,10 @@ from torch.func import functional_call
 
 from p2pswarm.models.base import Value
 from p2pswarm.models.boundary import Boundary, boundaries
-from p2pswarm.models.compute.flat_parameters import FlatParameters, Segment
+from p2pswarm.models.compute.flat_parameters import FlatParameters, Segment, placed_parameters
 from p2pswarm.models.dropout import Around, DropoutSeeds, at_once, plainly, run_blocks
-from p2pswarm.settings.config import RunConfig
+from p2pswarm.models.rounding.gradient_grid import Leaf
+from p2pswarm.settings.config import INT_GRID, RunConfig
 
 # ruff: noqa: D102  `Precision` documents `run`
 
@@ -48,6 +49,8 @@ class Precision(ABC):
     """The tensors whose gradients are taken."""
     sums: Sequence[Tensor]
     """The place where each of these is added up."""
+    leaves: Sequence[Leaf]
+    """The block and the parameter that each of them is of."""
     weight_storages: frozenset[int]
     """The memory of the weights: a graph refers to it and does not hold it."""
 
@@ -59,14 +62,45 @@ class Precision(ABC):
 class FullPrecision(Precision):
     """In the dtype of the weights."""
 
-    def __init__(self, flat: FlatParameters, made: Made = as_it_is) -> None:
+    def __init__(
+        self, flat: FlatParameters, made: Made = as_it_is, *, ends_apart: bool = False
+    ) -> None:
+        """`ends_apart`: a tensor that two blocks have is a leaf in each, as if in two stages."""
         self._flat = flat
-        self._call = made(plainly)
-        self.parameters, self.sums = flat.parameters, flat.sums
+        self._plainly, self._run = made(plainly), made(_with_weights)
+        self.parameters, self.sums, self.leaves = flat.parameters, flat.sums, leaves_of(flat)
+        self._other: dict[nn.Module, dict[str, Tensor]] = {}
+        """The leaves of blocks whose tensor an earlier block has as well, by their names."""
+        if ends_apart:
+            self._take_ends_apart()
         self.weight_storages = frozenset({flat.params_N.untyped_storage().data_ptr()})
 
     def run(self, value: Value, dropout: DropoutSeeds | None, around: Around = at_once) -> Value:
         return run_blocks(self._flat.blocks, value, dropout, self._call, around)
+
+    def _take_ends_apart(self) -> None:
+        places = {id(p): place for place, p in enumerate(self._flat.parameters)}
+        first, leaves = list(self.leaves), list(self.leaves)
+        parameters: list[Tensor] = list(self.parameters)
+        sums = list(self.sums)
+        for number, block in zip(self._flat.numbers, self._flat.blocks, strict=True):
+            for name, parameter in block.named_parameters():
+                place = places[id(parameter)]
+                if first[place].block != number:
+                    leaf = parameter.detach().requires_grad_()  # the same memory
+                    self._other.setdefault(block, {})[name] = leaf
+                    parameters.append(leaf)
+                    sums.append(sums[place])
+                    leaves.append(Leaf(number, place))
+        self.parameters, self.sums, self.leaves = parameters, sums, leaves
+
+    def _call(self, block: nn.Module, value: Value) -> Value:
+        made: Value
+        if block in self._other:
+            made = self._run(block, self._other[block], value)
+        else:
+            made = self._plainly(block, value)
+        return made
 
 
 class Bfloat16(Precision):
@@ -84,14 +118,16 @@ class Bfloat16(Precision):
         self._widened: list[tuple[Tensor, Tensor]] = []
         """What is no matrix and is kept in bfloat16; and its copy in float32."""
         places = dict(zip(flat.parameters, zip(flat.segments, flat.sums, strict=True), strict=True))
-        self.parameters, self.sums = [], []
+        self.parameters, self.sums, self.leaves = [], [], []
+        numbers = {p: place for place, p in enumerate(flat.parameters)}
         self._named: dict[nn.Module, dict[str, Tensor]] = {}
-        for block in flat.blocks:
+        for number, block in zip(flat.numbers, flat.blocks, strict=True):
             # of a tied tensor each of its two blocks has a leaf: their gradients are added in
             # float32, as they are where the blocks are in two stages
             own = {p: self._leaf(p, places[p][0]) for p in dict.fromkeys(block.parameters())}
             self.parameters += own.values()
             self.sums += (places[p][1] for p in own)
+            self.leaves += (Leaf(number, numbers[p]) for p in own)
             names = block.named_parameters(remove_duplicate=False)
             self._named[block] = {name: own[parameter] for name, parameter in names}
         self.weight_storages = frozenset(
@@ -135,6 +171,12 @@ class Bfloat16(Precision):
         return in_dtypes_of(made, self._given[self._numbers[block]])
 
 
+def leaves_of(flat: FlatParameters) -> list[Leaf]:
+    """The first block that has each parameter of a stage."""
+    placed = placed_parameters(flat.numbers, flat.blocks)
+    return [Leaf(number, place) for place, (number, _, _) in enumerate(placed)]
+
+
 def _with_weights(block: nn.Module, weights: Mapping[str, Tensor], value: Value) -> Value:
     made: Value = functional_call(block, dict(weights), (value,))
     return made
@@ -152,4 +194,4 @@ def precision_of(run: RunConfig, flat: FlatParameters, made: Made = as_it_is) ->
     """Return how the stage's blocks are run; `made` of the function that runs one."""
     if run.precision == "bf16":
         return Bfloat16(flat, boundaries(run)[flat.numbers.start : flat.numbers.stop], made)
-    return FullPrecision(flat, made)
+    return FullPrecision(flat, made, ends_apart=run.codecs.averaging == INT_GRID)

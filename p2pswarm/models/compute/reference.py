@@ -12,21 +12,27 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from p2pswarm.models.base import LONE_KEY, Value, bundle_of, loss_of
+from p2pswarm.models.base import LONE_KEY, TOKENS, Value, bundle_of, loss_of
 from p2pswarm.models.blocks import block_count
 from p2pswarm.models.boundary import boundaries
-from p2pswarm.models.compute.base import Update
+from p2pswarm.models.compute.base import NotFiniteHere, Update
 from p2pswarm.models.compute.bundle_spec import (
-    activation_codecs,
     block_above,
     boundary_above,
+    boundary_codecs,
     bundle_spec,
-    gradient_codecs,
 )
 from p2pswarm.models.compute.flat_parameters import FlatParameters, squared_norm
 from p2pswarm.models.compute.optimizer import optimizer_of
 from p2pswarm.models.compute.precision import FullPrecision, precision_of
+from p2pswarm.models.compute.torch_stage import (
+    refuse_infinite,
+    require_finite,
+    squares_of,
+    waited_for,
+)
 from p2pswarm.models.dropout import RunBlock, at_once, dropout_seeds, nothing_drawn
+from p2pswarm.models.rounding.gradient_grid import grid_of
 from p2pswarm.run.schedule import clip_scale
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import Unencodable
@@ -35,6 +41,8 @@ from p2pswarm.tensors.codecs.edge_codecs import EdgeCodecs
 from p2pswarm.tensors.codecs.registry import named, round_trip
 
 Rounds = Callable[[Tensor], Tensor]
+CodecsOfStep = Callable[[int], Sequence[bytes]]
+"""Gives the codes above each stage that a record has for a step; none: as the manifest says."""
 
 
 class _Crossing(torch.autograd.Function):
@@ -56,28 +64,36 @@ class BoundaryRounding:
     A codec with a link's memory has no such definition, so its values pass as they are.
     """
 
-    def __init__(self, run: RunConfig) -> None:
-        self._edges: dict[int, tuple[EdgeCodecs, EdgeCodecs]] = {}
-        """By the first block above a cut: the codecs of what goes up, and of what comes down."""
+    def __init__(self, run: RunConfig, chosen: CodecsOfStep) -> None:
+        self._run, self._chosen = run, chosen
         self._boundaries = boundaries(run)
-        for stage in range(run.stages - 1):
-            bundle = bundle_spec(boundary_above(run, stage))
-            edges = activation_codecs(run, stage, bundle), gradient_codecs(run, stage, bundle)
-            if any(
-                named(name).kind is not CodecKind.EXACT for edge in edges for name in edge.names
-            ):
-                self._edges[block_above(run, stage)] = edges
+        self._stages = {block_above(run, stage): stage for stage in range(run.stages - 1)}
+        """By the first block above a cut."""
+        self._edges: dict[tuple[int, bytes], tuple[EdgeCodecs, EdgeCodecs] | None] = {}
+        """By stage and codes: the codecs of what goes up, and of what comes down."""
 
     def around(self, step: int, microbatch: int) -> Callable[[int, RunBlock, Value], Value]:
         """Run blocks, and round what crosses a cut; `microbatch` by its global number."""
 
         def run_rounded(offset: int, run: RunBlock, value: Value) -> Value:
             made = run(value)
-            if (edges := self._edges.get(offset + 1)) is None:
+            stage = self._stages.get(offset + 1)
+            if stage is None or (edges := self._rounding(stage, step)) is None:
                 return made
             return self._crossed(made, offset, edges, (step, microbatch))
 
         return run_rounded
+
+    def _rounding(self, stage: int, step: int) -> tuple[EdgeCodecs, EdgeCodecs] | None:
+        """The codecs above a stage in a step; None if every bit passes."""
+        table = self._chosen(step)
+        key = stage, table[stage] if table else b""
+        if key not in self._edges:
+            bundle = bundle_spec(boundary_above(self._run, stage))
+            edges = boundary_codecs(self._run, stage, bundle, key[1])
+            kinds = {named(name).kind for edge in edges for name in edge.names}
+            self._edges[key] = None if kinds == {CodecKind.EXACT} else edges
+        return self._edges[key]
 
     def _crossed(
         self, value: Value, block: int, edges: tuple[EdgeCodecs, EdgeCodecs], of: tuple[int, int]
@@ -91,7 +107,7 @@ class BoundaryRounding:
                 crossed[name] = cast("Tensor", crossing)
             else:
                 crossed[name] = up[name](x)
-        return boundary.value(crossed)
+        return boundary.value(crossed, bundle_of(value).get(TOKENS))
 
 
 def _rounds(edge: EdgeCodecs, of: tuple[int, int]) -> list[Rounds]:
@@ -118,20 +134,31 @@ class ReferenceTrainer:
     """
 
     def __init__(
-        self, run: RunConfig, device: torch.device | None = None, *, rounded: bool = True
+        self,
+        run: RunConfig,
+        device: torch.device | None = None,
+        *,
+        rounded: bool = True,
+        codecs: CodecsOfStep = lambda _step: (),
     ) -> None:
-        """`rounded`: as the run's codecs round; false: as a loop that knows of no cuts."""
+        """`rounded`: as the run's codecs round; false: as a loop that knows of no cuts.
+
+        `codecs`: what holds in a step, as `run.chain.chain.Chain.codecs` gives it.
+        """
         self._run = run
-        self._rounding = BoundaryRounding(run) if rounded else None
+        self._rounding = BoundaryRounding(run, codecs) if rounded else None
         self.flat = FlatParameters(
             run, range(block_count(run.model)), device or torch.device("cpu")
         )
         self.flat.draw()
         self._precision = precision_of(run, self.flat)
+        square_N = self.flat.exp_avg_sq_N
+        self._grid = grid_of(run, self.flat.layout, square_N) if rounded else None
         self._optimizer = optimizer_of(run.optimizer, self.flat)
         if isinstance(self._precision, FullPrecision):
-            for parameter, total in zip(self.flat.parameters, self.flat.sums, strict=True):
-                parameter.grad = total
+            leaves = self._precision.parameters
+            for leaf, total in zip(leaves, self._precision.sums, strict=True):
+                leaf.grad = total
         self.version = 0
 
     def loss(self, tokens_BS: Tensor, number: int) -> Tensor:
@@ -145,19 +172,19 @@ class ReferenceTrainer:
 
     def add(self, tokens_BS: Tensor, number: int) -> float:
         """Add one microbatch's gradient to the sum; returns its loss."""
-        loss = self.loss(tokens_BS, number)
-        share = loss / self._run.batch.microbatches
-        if isinstance(self._precision, FullPrecision):
-            share.backward()  # type: ignore[no-untyped-call]  # adds in place
-        else:
-            leaves = self._precision.parameters
-            self._add_parts(torch.autograd.grad(share, leaves, materialize_grads=True))
-        return loss.item()
+        if self._grid is not None or not isinstance(self._precision, FullPrecision):
+            loss, found = self._differentiated(tokens_BS, number)
+            self._add_parts(found, number)
+            return loss
+        value = self.loss(tokens_BS, number)
+        share = value / self._run.batch.microbatches
+        share.backward()  # type: ignore[no-untyped-call]  # adds in place
+        return value.item()
 
     def add_all(self, microbatches: Sequence[Tensor]) -> list[float]:
         """Add a step's microbatches, but for those that are not finite; the others' losses."""
         first = self.version * self._run.batch.microbatches
-        with suppress(Unencodable):
+        with suppress(Unencodable, NotFiniteHere):
             losses = [self.add(x, number) for number, x in enumerate(microbatches, first)]
             if math.isfinite(squared_norm(self.flat.sum_N)):  # then each was: no need to look
                 return losses
@@ -168,19 +195,30 @@ class ReferenceTrainer:
     def _add_finite(self, tokens_BS: Tensor, number: int) -> float | None:
         """Add one microbatch's gradient and return its loss; None if either is not finite."""
         try:
-            loss = self.loss(tokens_BS, number)
-            share = loss / self._run.batch.microbatches
-            found = torch.autograd.grad(share, self._precision.parameters, materialize_grads=True)
-        except Unencodable:
+            loss, found = self._differentiated(tokens_BS, number)
+            require_finite(found, "a gradient")
+        except (Unencodable, NotFiniteHere):
             return None
-        if not all(math.isfinite(torch.dot(x.reshape(-1), x.reshape(-1)).item()) for x in found):
-            return None
-        self._add_parts(found)
-        return loss.item()
+        self._add_parts(found, number)
+        return loss
 
-    def _add_parts(self, found: Sequence[Tensor]) -> None:
-        for total, part in zip(self._precision.sums, found, strict=True):
-            total.add_(part)
+    def _differentiated(self, tokens_BS: Tensor, number: int) -> tuple[float, Sequence[Tensor]]:
+        """The loss of a microbatch, and the gradients of its share of the step's."""
+        loss = self.loss(tokens_BS, number)
+        share = loss / self._run.batch.microbatches
+        leaves = self._precision.parameters
+        return loss.item(), torch.autograd.grad(share, leaves, materialize_grads=True)
+
+    def _add_parts(self, found: Sequence[Tensor], number: int) -> None:
+        precision = self._precision
+        if self._grid is None:
+            for total, part in zip(precision.sums, found, strict=True):
+                total.add_(part)
+            return
+        (squares,) = waited_for(squares_of(found))
+        refuse_infinite(squares, "a gradient")
+        of = self.version, number
+        self._grid.add(precision.leaves, found, precision.sums, squares, of)
 
     def commit(self, learning_rate: float) -> float:
         """Clip, update, empty the sum; returns the gradient's norm before clipping."""

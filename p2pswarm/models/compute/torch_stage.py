@@ -24,6 +24,7 @@ from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.precision import Precision, precision_of
 from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.models.dropout import Around, at_once, dropout_seeds, nothing_drawn
+from p2pswarm.models.rounding.gradient_grid import grid_of
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.cuda_device import wait_for
 
@@ -64,6 +65,7 @@ class TorchStage:
         self._returned = self._below.differentiable if self._below else ()
         self._due = self._above.differentiable if self._above else ()
         self._seed = run.seed
+        self._grid = grid_of(run, flat.layout, flat.exp_avg_sq_N)
         self._share = 1.0 / run.batch.microbatches
         limits = GraphLimits(graphs) if isinstance(graphs, int) else graphs
         self._graphs = KeptGraphs(
@@ -146,7 +148,8 @@ class TorchStage:
         return self._gives(self._run(kept.tokens_BS, kept.given, around))
 
     def _run(self, tokens_BS: Tensor, given: Bundle, around: Around = at_once) -> Value:
-        value = self._below.value(given) if self._below else tokens_BS[:, :-1]
+        tokens_BT = tokens_BS[:, :-1]
+        value = self._below.value(given, tokens_BT) if self._below else tokens_BT
         flat = self._flat
         dropout = dropout_seeds(self._seed, flat.numbers, flat.blocks, tokens_BS)
         return self._precision.run(value, dropout, around)
@@ -183,13 +186,18 @@ class TorchStage:
         if spec.counting:
             self.gradient_norm = math.sqrt(sum(squares[: len(found) - len(names)]))
         if spec.may_add():
-            self._add(found)
+            self._add(found, squares, spec)
         return dict(zip(names, found[len(found) - len(names) :], strict=True))
 
-    def _add(self, found: Sequence[Tensor]) -> None:
+    def _add(self, found: Sequence[Tensor], squares: Sequence[float], spec: BackwardSpec) -> None:
         """Add gradients to the sum: all of them, or the sum is of no use any more."""
+        precision = self._precision
         try:
-            for total, part in zip(self._precision.sums, found, strict=False):
+            if self._grid is not None:
+                of = spec.step, spec.microbatch
+                self._grid.add(precision.leaves, found, precision.sums, squares, of)
+                return
+            for total, part in zip(precision.sums, found, strict=False):
                 total.add_(part)
         except (RuntimeError, MemoryError) as error:
             reason = str(error).partition("\n")[0]

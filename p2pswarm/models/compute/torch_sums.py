@@ -21,6 +21,7 @@ from p2pswarm.models.compute.flat_parameters import squared_norm, sum_of_squares
 from p2pswarm.run.averaging.base import AveragedGradient
 from p2pswarm.run.averaging.shards import Span
 from p2pswarm.tensors.codecs.base import DTYPES, bytes_of
+from p2pswarm.tensors.codecs.codec import CodecKind
 from p2pswarm.tensors.codecs.meta import TensorMeta, travels_alone
 from p2pswarm.tensors.codecs.registry import EncodedTensor, decoder, encode, named
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool, on_host
@@ -120,7 +121,7 @@ class TorchSums:
         for term in terms[2:]:
             place.add_(term)
         encoded_tensor = encode(place, self._codec_name, pool=self._pool)
-        if self._codec_name != "raw":
+        if named(self._codec_name).kind is not CodecKind.EXACT:
             received = decoder(encoded_tensor.meta, self._pool)
             received.buffer[:] = encoded_tensor.data
             place.copy_(received.finish())

@@ -15,6 +15,9 @@ and not a link that the other side closes.
 Fields are int, float, bool, str, bytes, tuple[X, ...], another Message or X | None.
 A `__post_init__` may refuse a combination of fields by raising ValueError.
 
+The last fields may be `Trailing`: they were added later, and their defaults are not written. So
+what was written before keeps its bytes, and there is still only one way to write it.
+
 Units:   a size counts bytes, characters of a str, or items of a tuple.
 Errors:  `decode` raises BadMessage and nothing else; `encode` and `message` raise
          ValueError or TypeError if the caller defines or fills a message wrongly.
@@ -87,6 +90,11 @@ class Range:
 @dataclasses.dataclass(frozen=True, slots=True)
 class AnyFloat:
     """Allows a float to be infinite or NaN."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trailing:
+    """Marks a last field whose default is not on the wire: `Annotated[bytes, Trailing()] = b""`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -210,11 +218,11 @@ def _message_layout(cls: type) -> _MessageLayout:
     depth = 1 + max((shape.depth for shape in shapes), default=0)
     if depth > DEPTH_MAX:
         raise ValueError(f"{cls.__name__} nests {depth} deep, over {DEPTH_MAX}")
-    layout = _MessageLayout(
-        _row_reader(cls, [shape.read for shape in shapes]),
-        _row_writer(names, [shape.write for shape in shapes]),
-        depth,
-    )
+    read = _row_reader(cls, [shape.read for shape in shapes])
+    write = _row_writer(names, [shape.write for shape in shapes])
+    if defaults := _trailing_defaults(cls, hints):
+        read, write = _short_reader(cls, read, len(names), defaults), _short_writer(write, defaults)
+    layout = _MessageLayout(read, write, depth)
     _message_layouts[cls] = layout
     return layout
 
@@ -237,6 +245,52 @@ def _row_writer(names: list[str], checks: list[Check]) -> Callable[[Any], list[A
         return lambda m: [check(getattr(m, name)) for check, name in pairs]
     values = attrgetter(*names)
     return lambda m: [check(value) for check, value in zip(checks, values(m), strict=True)]
+
+
+def _trailing_defaults(cls: type, hints: dict[str, Any]) -> tuple[Any, ...]:
+    """The defaults of the last fields that are `Trailing`; TypeError if another one follows."""
+    fields = dataclasses.fields(cls)
+    marked = [
+        any(isinstance(note, Trailing) for note in getattr(hints[field.name], "__metadata__", ()))
+        for field in fields
+    ]
+    count = sum(marked)
+    defaults = tuple(field.default for field in fields[len(fields) - count :])
+    if not all(marked[len(fields) - count :]) or dataclasses.MISSING in defaults:
+        raise TypeError(f"{cls.__name__}: a trailing field is among the last, and has a default")
+    return defaults
+
+
+def _short_reader(
+    cls: type, read: Callable[[Sequence[Any]], Any], count: int, defaults: tuple[Any, ...]
+) -> Callable[[Sequence[Any]], Any]:
+    """A reader of rows whose last values may be missing."""
+
+    def read_short(row: Sequence[Any]) -> Any:
+        missing = count - len(row)
+        if not 0 <= missing <= len(defaults):
+            return read(row)  # it says how many there are
+        if missing < len(defaults) and row[-1] == defaults[len(defaults) - missing - 1]:
+            raise ValueError(f"{cls.__name__}: a default is written that is to be left out")
+        return read((*row, *defaults[len(defaults) - missing :]))
+
+    return read_short
+
+
+def _short_writer(
+    write: Callable[[Any], list[Any]], defaults: tuple[Any, ...]
+) -> Callable[[Any], list[Any]]:
+    """A writer that leaves the last values out as long as they are the defaults."""
+
+    def write_short(m: Any) -> list[Any]:
+        row = write(m)
+        for default in reversed(defaults):
+            if row[-1] != default:
+                break
+            row.pop()
+        return row
+
+    return write_short
 
 
 def _field_type(hint: Any, where: str) -> _FieldType:

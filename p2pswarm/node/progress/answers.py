@@ -19,6 +19,7 @@ from p2pswarm.progress.events import (
     Waiting,
 )
 from p2pswarm.run.messages.balance import (
+    BYTES_PER_S_MAX,
     CAPACITIES_TOLD_MAX,
     GAIN_MAX,
     MOVES_TOLD_MAX,
@@ -27,6 +28,7 @@ from p2pswarm.run.messages.balance import (
     AskBalance,
     AskCapacities,
     BalanceStatus,
+    BoundaryRate,
     MovesTake,
     PastMove,
     RunCapacities,
@@ -35,7 +37,7 @@ from p2pswarm.run.messages.balance import (
     StageRate,
     StaysPut,
 )
-from p2pswarm.run.messages.field_limits import REASON_CHARS, PathCounts
+from p2pswarm.run.messages.field_limits import REASON_CHARS, SECONDS_MAX, PathCounts
 from p2pswarm.run.messages.status import (
     BANS_TOLD_MAX,
     AskStatus,
@@ -49,6 +51,7 @@ from p2pswarm.trainer.balance.balance_reports import (
     OrderedMove,
     OrderedPreparation,
 )
+from p2pswarm.trainer.balance.codec_choice import BoundaryRates, BoundaryState
 from p2pswarm.trainer.balance.move_preparation import PreparedMove, StopPreparing
 
 NOT_HERE = "that run is not trained here; look up the runs again"
@@ -151,6 +154,7 @@ class LatestBalance:
         self._rule = rule
         self._asked: BalanceAsked | None = None
         self._asked_s = 0.0
+        self._boundaries: tuple[BoundaryState, ...] = ()
         self._moves: deque[tuple[float, OrderedMove]] = deque(maxlen=MOVES_TOLD_MAX)
         self._preparing: dict[PreparedMove, tuple[float, float]] = {}
         """Time of each order, and its gain."""
@@ -163,6 +167,8 @@ class LatestBalance:
                 under_way = set(report.preparing)
                 for move in [each for each in self._preparing if each not in under_way]:
                     del self._preparing[move]  # its server is gone
+            case BoundaryRates(states):
+                self._boundaries = states
             case OrderedPreparation():
                 self._preparing[_move_of(report)] = now_s, report.gain
             case OrderedMove():
@@ -221,6 +227,7 @@ class LatestBalance:
                 times.prepared,
                 times.unprepared,
             ),
+            boundaries=tuple(map(_boundary, self._boundaries)),
         )
 
     def capacities(self, question: AskCapacities, rtts_s: Mapping[bytes, float]) -> RunCapacities:
@@ -237,6 +244,25 @@ class LatestBalance:
             for one in told
         )
         return RunCapacities(servers, len(known))
+
+
+def _boundary(state: BoundaryState) -> BoundaryRate:
+    """What is told of a boundary; numbers beyond what a message has are cut."""
+    up, down = (
+        None if rate is None else min(rate, BYTES_PER_S_MAX)
+        for rate in (state.up_bytes_per_s, state.down_bytes_per_s)
+    )
+    return BoundaryRate(
+        state.stage,
+        state.codecs.activation,
+        state.codecs.gradient,
+        up,
+        down,
+        min(state.up_s, SECONDS_MAX),
+        min(state.down_s, SECONDS_MAX),
+        None if state.compute_s is None else min(state.compute_s, SECONDS_MAX),
+        state.why,
+    )
 
 
 def _move_of(report: OrderedMove | OrderedPreparation) -> PreparedMove:

@@ -18,8 +18,8 @@ from p2pswarm.checkpoint.weights_name import weights_name
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.sources import check_there
 from p2pswarm.data.tokenizer import Tokenizer
+from p2pswarm.models.check.model_check import check_once
 from p2pswarm.models.compute.bundle_spec import check_model
-from p2pswarm.models.compute.model_check import check_once
 from p2pswarm.models.document_masks import APART
 from p2pswarm.models.hf_library import VOCABULARY_MAX
 from p2pswarm.models.model_source import resolved

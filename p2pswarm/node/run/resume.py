@@ -31,6 +31,7 @@ from p2pswarm.run.chain.chain_log import HEADER_BYTES, LogReader, read_header
 from p2pswarm.run.chain.record import CommitRecord, RecordKind
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.run.messages.run import RunOrigin
+from p2pswarm.settings.codec_ladder import allowed_codes
 from p2pswarm.settings.config import CheckpointConfig, RunConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom, SavingPlan
 from p2pswarm.trainer.coordinator_io.trainer_context import Proof
@@ -59,7 +60,7 @@ def check_records(parts: Iterable[bytes], manifest: CheckpointManifest) -> str:
                 continue
             before.append(record)
             if record.kind == RecordKind.COMMIT:
-                chain = Chain(_genesis(before[0], record.count))
+                chain = Chain(_genesis(before[0], record.count, manifest))
                 for one in before:
                     chain.append(one)
     except PeerError as error:
@@ -98,11 +99,12 @@ def _records(parts: Iterable[bytes], run: bytes) -> Iterator[CommitRecord]:
     reader.finish()
 
 
-def _genesis(first: CommitRecord, microbatches: int) -> Genesis:
+def _genesis(first: CommitRecord, microbatches: int, manifest: CheckpointManifest) -> Genesis:
     """Return what the first record says of the beginning; its run is the manifest's."""
     founder = (first.coordinator,)
     voters, stages = first.voters_before, len(first.stages)
-    genesis = Genesis(first.run, stages, microbatches, founder, voters)
+    codecs = allowed_codes(manifest.run_config().codecs, stages)
+    genesis = Genesis(first.run, stages, microbatches, founder, voters, codecs=codecs)
     return genesis.after(first.step, first.prev)
 
 

@@ -26,10 +26,13 @@ from p2pswarm.run.messages.field_limits import GROUP_MAX, VOTERS_MAX
 WINDOW = 16_384  # records whose digests stay in memory, about 5 MB; no BACK reaches further
 NOBODY = bytes([QUARANTINED])
 ASIDE = bytes(place == QUARANTINED for place in range(256))  # a table for bytes.translate
+CODECS_AFTER = 2  # steps: so no microbatch that is under way has to be encoded again
 GROWTH = 2  # voters that one record adds or removes, so that their number stays odd
 
 
 Digests = tuple[bytes, ...]
+CodecTable = tuple[bytes, ...]
+"""For each stage, the codes of the boundary above it; empty: as the manifest says."""
 
 
 class BrokenRecord(BadMessage):
@@ -87,15 +90,24 @@ class Genesis:
     """Of the weights that the run begins with: those of a checkpoint, if it goes on from one."""
     checkpoint: bytes = NO_DIGEST
     """The digest of that checkpoint's manifest, which the first record names as `prev`."""
+    codecs: tuple[frozenset[bytes], ...] = ()
+    """For each stage, the codes that a record may name; empty: none may name any."""
 
     @classmethod
-    def founded(cls, run: bytes, founder: bytes, stages: int, microbatches: int) -> "Genesis":
+    def founded(
+        cls,
+        run: bytes,
+        founder: bytes,
+        stages: int,
+        microbatches: int,
+        codecs: tuple[frozenset[bytes], ...] = (),
+    ) -> "Genesis":
         """A new run. The founder's file has a memory that all can tell from the run's id.
 
         So only who makes the run may begin that file; a founder that lost it begins another.
         """
         voters = (VoterId(founder, run[:MEMORY_BYTES]),)
-        return cls(run, stages, microbatches, (founder,), voters)
+        return cls(run, stages, microbatches, (founder,), voters, codecs=codecs)
 
     def after(self, version: int, checkpoint: bytes) -> "Genesis":
         """The same for a run that goes on from a checkpoint."""
@@ -171,6 +183,10 @@ def _check_commit(genesis: Genesis, head: ChainHead, record: CommitRecord) -> No
     if len({stage.holders.translate(ASIDE) for stage in record.stages}) > 1:
         what = "it sets a microbatch aside in one stage and counts it in another"
         raise BrokenRecord(f"{record.name()}: {what}")
+    for number, stage in enumerate(record.stages):
+        if stage.codecs and not (genesis.codecs and stage.codecs in genesis.codecs[number]):
+            what = f"it chooses codecs {stage.codecs.hex()} above stage {number}"
+            raise BrokenRecord(f"{record.name()}: {what}, which the run does not allow")
     if len(peers) < sum(len(stage.members) for stage in record.stages):
         raise BrokenRecord(f"{record.name()}: it names a member twice")
 
@@ -204,8 +220,10 @@ def _commits(record: CommitRecord) -> bool:
 
 
 def _counts(record: CommitRecord) -> bool:
-    """Return whether it says of a stage who added what."""
-    return any(stage.members or stage.holders or stage.gradient for stage in record.stages)
+    """Return whether it says of a stage who added what, or chooses codecs."""
+    return any(
+        stage.members or stage.holders or stage.gradient or stage.codecs for stage in record.stages
+    )
 
 
 class Chain:
@@ -227,6 +245,15 @@ class Chain:
         """How often the run has gone back; what a former era made is in no weights any more."""
         self._digests: deque[bytes] = deque(maxlen=WINDOW)
         self._states: dict[int, bytes] = {}
+        self._codecs: dict[int, CodecTable] = {}
+        """By step, the codes that its COMMIT names, if it names any."""
+
+    def codecs(self, step: int) -> CodecTable:
+        """The codes that hold for a step: those of the COMMIT of the step before the last one.
+
+        Empty: as the manifest says. So it is in the first two steps of a chain.
+        """
+        return self._codecs.get(step - CODECS_AFTER, ())
 
     def append(self, record: CommitRecord) -> bool:
         """Add the next record; False if it is there already.
@@ -251,11 +278,15 @@ class Chain:
         if record.kind == RecordKind.COMMIT:
             self._states[record.step] = _states_digest(record)
             self._states.pop(record.step - WINDOW, None)
+            if any(table := tuple(stage.codecs for stage in record.stages)):
+                self._codecs[record.step] = table
+            self._codecs.pop(record.step - WINDOW - CODECS_AFTER, None)
         else:
             self.era += 1
             self._states.setdefault(record.step, _states_digest(record))
             # the version that a BACK leads to stays what it was; those after it are made anew
             self._states = {v: d for v, d in self._states.items() if v <= record.step}
+            self._codecs = {step: t for step, t in self._codecs.items() if step < record.step}
         return True
 
     def check(self, record: CommitRecord) -> None:

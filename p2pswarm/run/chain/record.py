@@ -17,8 +17,9 @@ from typing import Annotated
 
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.crypto.identity import SIGNATURE_BYTES, Identity, verify
-from p2pswarm.net.wire.message import Message, Range, Size, encode, message
+from p2pswarm.net.wire.message import Message, Range, Size, Trailing, encode, message
 from p2pswarm.run.messages.field_limits import (
+    CODES_MAX,
     GROUP_MAX,
     MICROBATCHES_MAX,
     STAGES_MAX,
@@ -101,6 +102,11 @@ class StageCommit(Message):
     """
     gradient: Annotated[bytes, Size(DIGEST_BYTES)]
     """Of the reduced gradient, before clipping; empty but in a COMMIT."""
+    codecs: Annotated[bytes, Size(CODES_MAX), Trailing()] = b""
+    """The codes of what goes up and of what comes down over the boundary above the stage.
+
+    They hold for the step after the next. Empty: as the manifest says.
+    """
 
 
 @message(80, bytes_max=CARRIER_BYTES_MAX)

@@ -12,7 +12,9 @@ from p2pswarm.run.messages.status import Servers
 
 Bytes = Annotated[int, Range(0, 2**62)]
 MeanBytes = Annotated[float, Range(0.0, 1e15)]
-BytesPerS = Annotated[float, Range(0.0, 1e15)]
+BYTES_PER_S_MAX = 1e15  # beyond any link
+BytesPerS = Annotated[float, Range(0.0, BYTES_PER_S_MAX)]
+CodecName = Annotated[str, Size(16)]
 MOVES_TOLD_MAX = 32  # the last ones, in one answer
 CAPACITIES_TOLD_MAX = 256  # servers in one answer: about 150 bytes each, of the 60 KiB of a message
 MOVES_MEASURED_MAX = 10**9  # beyond what a run can make
@@ -37,6 +39,8 @@ class Capacity(Message):
     link_bytes_per_s: BytesPerS | None = None
     free_bytes: Bytes | None = None
     state_bytes: Bytes | None = None
+    up_bytes_per_s: BytesPerS | None = None
+    down_bytes_per_s: BytesPerS | None = None
 
     @classmethod
     def of(cls, measured: Measured) -> "Capacity":
@@ -129,6 +133,26 @@ class MovesTake(Message):
     unprepared: Annotated[int, Range(0, MOVES_MEASURED_MAX)]
 
 
+@dataclass(frozen=True, slots=True)
+class BoundaryRate(Message):
+    """A boundary between two stages: its codecs, and what its links carry."""
+
+    stage: Stage
+    """Below it."""
+    activation: CodecName
+    gradient: CodecName
+    up_bytes_per_s: BytesPerS | None
+    """Of its links together; None: not measured."""
+    down_bytes_per_s: BytesPerS | None
+    up_s: Seconds
+    """Of a microbatch with these codecs; 0 where nothing is measured."""
+    down_s: Seconds
+    compute_s: Seconds | None
+    """Of a microbatch in the slowest stage, all its servers together."""
+    why: Reason
+    """The reason for these codecs."""
+
+
 @message(126)
 @dataclass(frozen=True, slots=True)
 class BalanceStatus(Message):
@@ -151,6 +175,8 @@ class BalanceStatus(Message):
     stay: Annotated[tuple[StaysPut, ...], Size(REASONS_MAX)]
     take: MovesTake
     """What the next move is expected to take."""
+    boundaries: Annotated[tuple[BoundaryRate, ...], Size(STAGES_MAX)] = ()
+    """In order, where codecs are measured for; of the last step."""
 
 
 @message(135)

@@ -18,6 +18,7 @@ REASON_CHARS = 200
 CARD_BYTES_MAX = 1_200  # what a peer signs has 1,024 (net/cards/card.py)
 TERM_MAX = 2**30 - 1  # the numbers of a term's incarnations begin at term * 2**32, below 2**62
 TRAINERS_MAX = 16  # who may lead: some to take over, and a record has room for them
+CODES_MAX = 2  # codes of codecs at a boundary: one for activations and one for gradients
 VOTERS_MAX = 5  # with 5, any 2 may be lost; more cost a round trip each and help no longer
 
 Stage = Annotated[int, Range(0, STAGES_MAX - 1)]
@@ -34,7 +35,8 @@ Term = Annotated[int, Range(0, TERM_MAX)]
 Era = Annotated[int, Range(0, 2**48)]
 Height = Annotated[int, Range(0, 2**48)]
 Reason = Annotated[str, Size(REASON_CHARS)]
-Seconds = Annotated[float, Range(0.0, 1e9)]
+SECONDS_MAX = 1e9  # 30 years
+Seconds = Annotated[float, Range(0.0, SECONDS_MAX)]
 CardBytes = Annotated[bytes, Size(0, CARD_BYTES_MAX)]
 """An encoded card (`net/cards/card.py`); empty: its peer has none, or nobody knows it."""
 Bitmap = Annotated[bytes, Size(0, MICROBATCHES_MAX // 8)]

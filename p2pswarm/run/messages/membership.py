@@ -27,6 +27,7 @@ from p2pswarm.run.messages.field_limits import (
     Term,
     ViewNumber,
 )
+from p2pswarm.run.messages.step import NearbySteps
 from p2pswarm.run.messages.trainers import Whereabouts
 
 LOADS_PER_S = 100.0  # of all members together: what people look at, and what plans are made of
@@ -116,6 +117,8 @@ class Assigned(Message):
     """The state of version `since` is in a checkpoint: `LoadState` says where."""
     keep_sum: bool = False
     """The sum of step `since` that it holds counts for this incarnation: it is not emptied."""
+    codecs: NearbySteps = ()
+    """Of step `since` and of the next one; empty if they are the manifest's."""
 
 
 @message(97)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from p2pswarm.net.wire.message import Message, Range, Size, message
 from p2pswarm.run.messages.field_limits import (
+    CODES_MAX,
     GROUP_MAX,
     Attempt,
     Bitmap,
@@ -24,9 +25,13 @@ from p2pswarm.run.messages.field_limits import (
 )
 from p2pswarm.tensors.codecs.meta import TensorMeta
 
+STEPS_TOLD_MAX = 2  # ahead: a record chooses the codecs of the step after the next
 ENDS_MAX = 2 * GROUP_MAX  # members of two stages
 Share = Annotated[int, Range(0, 2**20)]
 Rate = Annotated[float, Range(0.0, 1e15)]
+
+
+Codes = Annotated[bytes, Size(CODES_MAX)]
 
 
 def _check_shares(shares: Sequence[int], group: Sequence[bytes]) -> None:
@@ -174,6 +179,18 @@ class CannotAverage(Message):
     reason: Reason
 
 
+@dataclass(frozen=True, slots=True)
+class NearbyCodecs(Message):
+    """The codes of the codecs at the two boundaries of a stage, as a record has them."""
+
+    below: Codes = b""
+    above: Codes = b""
+
+
+NearbySteps = Annotated[tuple[NearbyCodecs, ...], Size(STEPS_TOLD_MAX)]
+"""Of consecutive steps."""
+
+
 @message(70)
 @dataclass(frozen=True, slots=True)
 class Commit(Message):
@@ -190,6 +207,9 @@ class Commit(Message):
     """Of the state of the receiver's stage that the step was computed with; empty if unknown."""
     observed: Stage | None = None
     """As in `Reduce`; `state` is of that stage."""
+    codecs: NearbySteps = ()
+    """Of the next two steps, for the receiver's stage; empty if they are the manifest's, or told
+    already."""
 
 
 @message(71)

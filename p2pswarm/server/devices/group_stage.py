@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from p2pswarm.base.errors import NotServing, Refused
+from p2pswarm.base.errors import NotServing, Refused, Unusable
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import BackwardSpec, Engine, Key, LossResult, NotFiniteHere
@@ -27,10 +27,10 @@ from p2pswarm.models.compute.torch_sums import TorchSums
 from p2pswarm.models.compute.torch_weights import TorchWeights
 from p2pswarm.server.devices.rank_commands import CommandDone, SharedPlace
 from p2pswarm.server.devices.rank_processes import DeviceGroup, Ranks
-from p2pswarm.server.devices.row_split import require_splittable
+from p2pswarm.server.devices.row_split import REMEDY, require_splittable
 from p2pswarm.server.devices.tensor_maps import close_all, shared_zeros
 from p2pswarm.server.devices.tensor_split import require_shareable
-from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.config import INT_GRID, RunConfig
 from p2pswarm.settings.parser import run_to_json
 from p2pswarm.tensors.state_tree import PIECE_VALUES
 
@@ -191,6 +191,11 @@ def group_engine(
 
     All servers of a run need the same `piece_values`.
     """
+    if run.codecs.averaging == INT_GRID:
+        raise Unusable(
+            "codecs.averaging int-grid rounds the gradient of a whole microbatch, and devices that "
+            f"share a stage have parts of it: {REMEDY}, or set it to raw"
+        )
     if group.tensors:
         require_shareable(run, stage, len(group.devices))
     else:

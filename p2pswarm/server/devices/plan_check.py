@@ -1,8 +1,8 @@
 """The check that a model which devices share by tensors computes what it does alone.
 
-Each rank computes a small copy of the whole model (`models/small_copy.py`) in float64, by itself
-and with the others, on the same tokens. A plan that is wrong for a model gives another loss or
-another gradient of some parameter.
+Each rank computes a small copy of the whole model (`models/check/small_copy.py`) in float64, by
+itself and with the others, on the same tokens. A plan that is wrong for a model gives another loss
+or another gradient of some parameter.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
@@ -13,11 +13,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.compute.model_check import Computed, Gradients, difference_of, tokens_of
+from p2pswarm.models.check.model_check import Computed, Gradients, difference_of, tokens_of
+from p2pswarm.models.check.small_copy import shrunken
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.foreign_code import foreign
 from p2pswarm.models.hf_model import BY_ROWS
-from p2pswarm.models.small_copy import shrunken
 from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.flat_layout import FlatLayout

@@ -206,7 +206,8 @@ class RankStage:
         return self._above.ordered(self._run(kept.tokens_bS, kept.given))
 
     def _run(self, tokens_bS: Tensor, given: Bundle) -> Value:
-        value = self._below.value(given) if self._below else tokens_bS[:, :-1]
+        tokens_bT = tokens_bS[:, :-1]
+        value = self._below.value(given, tokens_bT) if self._below else tokens_bT
         made = cast("Value", self._model(value))
         self._shards.forget()
         return made

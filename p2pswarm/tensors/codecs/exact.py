@@ -1,6 +1,6 @@
 """Exact codecs: a tensor's own bytes, and its bytes in planes by zstd."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
@@ -97,7 +97,7 @@ class PlanesZstd(Codec):
 
     def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
         """Raise BadMessage for more bytes than zstd's own bound, `ZSTD_compressBound`."""
-        if not 0 < encoded_bytes <= _most_bytes(layout.raw_bytes):
+        if not 0 < encoded_bytes <= most_bytes(layout.raw_bytes):
             raise BadMessage(f"{encoded_bytes} bytes of zstd for {layout.raw_bytes} of tensor")
 
     def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
@@ -107,34 +107,57 @@ class PlanesZstd(Codec):
     def encode(self, tensor: Tensor, pool: TensorPool) -> memoryview:
         """Encode on the CPU, where zstd runs."""
         values = _values(pool.on_host(tensor), tensor.element_size())
-        packer = zstandard.ZstdCompressor(compression_params=HOW).compressobj(size=values.size)
-        scratch = np.empty(min(len(values), SCRATCH_BYTES), np.uint8)
-        frame = bytes_of(pool.host((_most_bytes(values.size),), torch.uint8))
-        end = 0
-        for column in _columns(values):
-            piece = scratch[: len(column)]
-            piece[:] = column
-            for packed in packer.compress(piece.data), packer.flush(NEXT_BLOCK):
-                frame[end : end + len(packed)] = packed
-                end += len(packed)
-        packed = packer.flush()
-        frame[end : end + len(packed)] = packed
-        return frame[: end + len(packed)]
+        return packed_planes(_planes(values), values.size, pool)
 
     def decoder(self, layout: TensorLayout, encoded_bytes: int, pool: TensorPool) -> Decoder:
         """Memory for the frame, which `finish` unpacks."""
         buffer = bytes_of(pool.host((encoded_bytes,), torch.uint8))
 
         def finish() -> Tensor:
-            _refuse_bomb(buffer, layout.raw_bytes)
             tensor = pool.way(layout.shape, TORCH[layout.dtype])
-            _unpack(buffer, _values(tensor, VALUE_BYTES[layout.dtype]))
+            planes = _planes(_values(tensor, VALUE_BYTES[layout.dtype]))
+            unpack_planes(buffer, planes, layout.raw_bytes)
             return pool.on_device(tensor)
 
         return Decoder(buffer, finish)
 
 
-def _most_bytes(raw_bytes: int) -> int:
+def packed_planes(planes: Iterable[Bytes], size_bytes: int, pool: TensorPool) -> memoryview:
+    """One zstd frame of all planes, which have `size_bytes` together, in blocks of their own."""
+    packer = zstandard.ZstdCompressor(compression_params=HOW).compressobj(size=size_bytes)
+    scratch = np.empty(min(size_bytes, SCRATCH_BYTES), np.uint8)
+    frame = bytes_of(pool.host((most_bytes(size_bytes),), torch.uint8))
+    end = 0
+    for column in _pieces(planes):
+        piece = scratch[: len(column)]
+        piece[:] = column
+        for packed in packer.compress(piece.data), packer.flush(NEXT_BLOCK):
+            frame[end : end + len(packed)] = packed
+            end += len(packed)
+    packed = packer.flush()
+    frame[end : end + len(packed)] = packed
+    return frame[: end + len(packed)]
+
+
+def unpack_planes(frame: memoryview, planes: Iterable[Bytes], size_bytes: int) -> None:
+    """Fill planes, which have `size_bytes` together, from a peer's frame; raises BadMessage."""
+    _refuse_bomb(frame, size_bytes)
+    unpacker = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
+    scratch = np.empty(min(size_bytes, SCRATCH_BYTES), np.uint8)
+    with unpacker.stream_reader(frame) as reader:
+        for column in _pieces(planes):
+            piece = scratch[: len(column)]
+            try:
+                got = reader.readinto(piece.data)
+            except zstandard.ZstdError as error:
+                raise BadMessage("a broken zstd frame") from error
+            if got != len(column):
+                raise BadMessage("a zstd frame that ends early")
+            column[:] = piece
+
+
+def most_bytes(raw_bytes: int) -> int:
+    """The size that no frame of so many bytes exceeds."""
     return raw_bytes + raw_bytes // 256 + FRAME_BYTES
 
 
@@ -143,11 +166,15 @@ def _values(tensor: Tensor, value_bytes: int) -> Bytes:
     return np.frombuffer(bytes_of(tensor), np.uint8).reshape(-1, value_bytes)
 
 
-def _columns(values: Bytes) -> Iterator[Bytes]:
+def _planes(values: Bytes) -> Iterator[Bytes]:
+    return (values[:, place] for place in range(values.shape[1]))
+
+
+def _pieces(planes: Iterable[Bytes]) -> Iterator[Bytes]:
     """The planes one after the other, in pieces of at most SCRATCH_BYTES."""
-    for place in range(values.shape[1]):
-        for begin in range(0, len(values), SCRATCH_BYTES):
-            yield values[begin : begin + SCRATCH_BYTES, place]
+    for plane in planes:
+        for begin in range(0, len(plane), SCRATCH_BYTES):
+            yield plane[begin : begin + SCRATCH_BYTES]
 
 
 def _refuse_bomb(frame: memoryview, raw_bytes: int) -> None:
@@ -160,18 +187,3 @@ def _refuse_bomb(frame: memoryview, raw_bytes: int) -> None:
         raise BadMessage(f"a zstd frame of {head.content_size} bytes, {raw_bytes} were announced")
     if head.window_size > WINDOW_BYTES_MAX:
         raise BadMessage(f"a zstd window of {head.window_size} bytes")
-
-
-def _unpack(frame: memoryview, values: Bytes) -> None:
-    unpacker = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
-    scratch = np.empty(min(len(values), SCRATCH_BYTES), np.uint8)
-    with unpacker.stream_reader(frame) as reader:
-        for column in _columns(values):
-            piece = scratch[: len(column)]
-            try:
-                got = reader.readinto(piece.data)
-            except zstandard.ZstdError as error:
-                raise BadMessage("a broken zstd frame") from error
-            if got != len(column):
-                raise BadMessage("a zstd frame that ends early")
-            column[:] = piece

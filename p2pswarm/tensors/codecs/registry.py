@@ -18,6 +18,7 @@ from p2pswarm.tensors.codecs.dither import Dither
 from p2pswarm.tensors.codecs.exact import PlanesZstd, Raw
 from p2pswarm.tensors.codecs.fp4 import MxFp4, NvFp4, NvFp4Eden
 from p2pswarm.tensors.codecs.int8 import Int8, Int8ErrorFeedback
+from p2pswarm.tensors.codecs.int_grid import IntGrid
 from p2pswarm.tensors.codecs.meta import (
     INLINE_BYTES_MAX,
     RANK_MAX,
@@ -43,6 +44,7 @@ CODECS: tuple[Codec, ...] = (
     NvFp4(),
     NvFp4Eden(),
     MxFp4(),
+    IntGrid(),
 )
 BY_NAME = {codec.name: codec for codec in CODECS}
 BY_CODE = {codec.code: codec for codec in CODECS}

@@ -26,6 +26,7 @@ from p2pswarm.trainer.balance.balance_reports import (
     OrderedPreparation,
     StageState,
 )
+from p2pswarm.trainer.balance.codec_choice import ServerRates
 from p2pswarm.trainer.balance.move_preparation import (
     REST_S,
     ChangeStage,
@@ -219,6 +220,24 @@ class Balance:
     def on_counts(self, counts: Mapping[Incarnation, int], size: int) -> None:
         """A step of `size` microbatches is decided; `counts`: of the ready members."""
         self._shares.on_step(counts, size)
+
+    def server_rates(self) -> list[list[ServerRates]]:
+        """What the ready servers of each stage have measured, for the choice of codecs."""
+        stages = range(self._config.stages)
+        return [[*map(self._rates, self._members.ready(stage))] for stage in stages]
+
+    def _rates(self, member: Member) -> ServerRates:
+        told = self._reported.loads.get(member.incarnation.peer)
+        if told is None or told.stage != member.stage:
+            return ServerRates()
+        measured = told.load.capacity
+        parts_s = [measured.forward_s, measured.backward_s]
+        if member.stage == self._config.stages - 1:
+            parts_s.pop()  # its forward, loss and backward are one call
+        seconds = None if None in parts_s else sum(filter(None, parts_s))
+        sane = seconds is not None and SECONDS_LEAST <= seconds <= SECONDS_MOST
+        lines = measured.up_bytes_per_s, measured.down_bytes_per_s
+        return ServerRates(seconds if sane else None, *lines)
 
     def on_join(self, peer: bytes, join: Join, now_s: float) -> Join:
         """Return what a server asks for, with the stage that it is to have."""

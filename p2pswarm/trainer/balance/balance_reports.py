@@ -8,6 +8,7 @@ from p2pswarm.progress.events import Report, gain_text, worth_text
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.balance import Capacity
 from p2pswarm.run.messages.membership import PrepareStage
+from p2pswarm.trainer.balance.codec_choice import BoundaryRates
 from p2pswarm.trainer.balance.move_preparation import PreparedMove, StopPreparing
 from p2pswarm.trainer.reports.reports import short
 
@@ -93,4 +94,4 @@ class OrderedPreparation(Report):
         return f"{short(self.incarnation)} is {goes}: it fetches the weights while it serves on"
 
 
-BalanceReport = BalanceAsked | OrderedMove | OrderedPreparation | StopPreparing
+BalanceReport = BalanceAsked | BoundaryRates | OrderedMove | OrderedPreparation | StopPreparing

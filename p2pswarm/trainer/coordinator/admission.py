@@ -8,7 +8,8 @@ from heapq import heappop, heappush
 from p2pswarm.base.errors import Unusable
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import Assigned, Join, Ready
-from p2pswarm.run.messages.step import Committed
+from p2pswarm.run.messages.step import Committed, NearbySteps
+from p2pswarm.trainer.balance.codec_choice import CodecTables
 from p2pswarm.trainer.coordinator.changes import Change, Effects
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart, DecidedStep, Welcome
 from p2pswarm.trainer.members.membership import AnswerLimits, Member, Membership
@@ -179,12 +180,18 @@ class Admission:
     """
 
     def __init__(
-        self, run: bytes, stages: int, members: Membership, start: CoordinatorStart
+        self,
+        run: bytes,
+        stages: int,
+        members: Membership,
+        start: CoordinatorStart,
+        codecs: CodecTables | None,
     ) -> None:
         self._run = run
         self._stages = stages
         self._members = members
         self._start = start
+        self._codecs = codecs
         self.digests = StageDigests()
         self._last = start.last
         for stage, digest in start.states.items():
@@ -239,6 +246,7 @@ class Admission:
             self._start.era,
             loads=loads,
             keep_sum=keep_sum and welcome is Welcome.KEEP,
+            codecs=self._nearby(member.stage),
         )
         actions: list[act.Action] = [
             act.Assign(to, assigned),
@@ -283,8 +291,12 @@ class Admission:
                 self._recall(self._last, [stage])
         self.newcomers.candidates()  # drop them: they catch up anew with the new version
         self._follows.clear()
-        commits = reduction.commits(self._run, decided, rate)
+        commits = reduction.commits(self._run, decided, rate, self._nearby)
         return [one for one in commits if self._members.alive(one.incarnation)]
+
+    def _nearby(self, stage: int) -> NearbySteps:
+        """What the servers of a stage are told of the codecs of this step and of the next."""
+        return () if self._codecs is None else self._codecs.nearby(stage)
 
     def on_ready(self, by: Incarnation, note: Ready) -> None:
         """A member says the digest of the current version, which it holds."""

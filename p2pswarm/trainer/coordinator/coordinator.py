@@ -16,6 +16,7 @@ from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Sketch,
 from p2pswarm.run.messages.step import Committed, Fence, Reduced
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance import Balance
+from p2pswarm.trainer.balance.codec_choice import CodecTables
 from p2pswarm.trainer.balance.move_preparation import StageDecided
 from p2pswarm.trainer.balance.stage_coverage import StageCoverage
 from p2pswarm.trainer.coordinator.admission import Admission
@@ -56,8 +57,9 @@ class Coordinator:
         run: bytes,
         start: CoordinatorStart = FROM_THE_FIRST,
         secret: bytes = b"",
+        codecs: CodecTables | None = None,
     ) -> None:
-        """`secret`: what members must not know, so that they cannot foresee spot checks."""
+        """`secret`: for spot checks, unknown to members; `codecs`: None if they are fixed."""
         self._config = config
         self._run = run
         members_max = members_that_fit(config.stages, config.batch.microbatches)
@@ -67,7 +69,7 @@ class Coordinator:
         self.timeout = self._step.timeout
         """How long attempts take."""
         self._reductions = Reductions(former=start.former, ends=config.tied_ends)
-        self.admission = Admission(run, config.stages, self.members, start)
+        self.admission = Admission(run, config.stages, self.members, start, codecs)
         self._probation = Probation(start.averaged)
         self.silence = Silence(self.members, self._probation)
         """It hears of each word before the word is acted on."""
@@ -86,6 +88,7 @@ class Coordinator:
             coverage=self._coverage,
             balance=self._balance,
             probation=self._probation,
+            codecs=codecs,
         )
         parts = self.members, self._step, self._reductions, records
         self._incarnations = Incarnations(config, *parts, self._suspensions, self._former_sums)

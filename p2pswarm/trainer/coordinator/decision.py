@@ -6,9 +6,10 @@ Source:  docs/chain.md.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Self
 
 from p2pswarm.net.crypto.identity import SIGNATURE_BYTES
-from p2pswarm.run.chain.chain import ChainHead
+from p2pswarm.run.chain.chain import Chain, ChainHead, CodecTable
 from p2pswarm.run.chain.record import (
     NO_DIGEST,
     CommitRecord,
@@ -100,6 +101,8 @@ class CoordinatorStart:
     """No record names the states of `version`, but their digests are being computed."""
     numbered: int = 0
     """The highest number that was given in this term before."""
+    codecs: tuple[CodecTable, CodecTable] = ((), ())
+    """What the records choose for the steps `version` and `version` + 1."""
 
     @property
     def former(self) -> int:
@@ -113,9 +116,15 @@ class CoordinatorStart:
         return frozenset(peer for stage in members for peer in stage)
 
     @classmethod
+    def of_chain(cls, term: int, head: ChainHead, chain: Chain, numbered: int) -> Self:
+        """The leader of `term` begins at `head`, the last decided record of `chain`."""
+        codecs = chain.codecs(head.version), chain.codecs(head.version + 1)
+        return replace(cls.after(term, head, chain.last, chain.era, numbered), codecs=codecs)
+
+    @classmethod
     def after(
         cls, term: int, head: ChainHead, last: CommitRecord | None, era: int = 0, numbered: int = 0
-    ) -> "CoordinatorStart":
+    ) -> Self:
         """The leader of `term` begins at `head`; `last` is the record that made its version."""
         if last is None:
             return cls(term, head.version, era=era, loads=head.version > 0)

@@ -10,6 +10,7 @@ from p2pswarm.run.messages.membership import Assigned, HeldSum, Join
 from p2pswarm.run.messages.microbatch import Counted
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance import Balance
+from p2pswarm.trainer.balance.codec_choice import CodecTables
 from p2pswarm.trainer.balance.stage_coverage import StageCoverage
 from p2pswarm.trainer.coordinator.admission import Admission, NewlyReady
 from p2pswarm.trainer.coordinator.changes import Change, Effects
@@ -42,6 +43,8 @@ class MemberRecords:
     coverage: StageCoverage
     balance: Balance
     probation: Probation
+    codecs: CodecTables | None
+    """None: they are the manifest's."""
 
 
 class Incarnations:

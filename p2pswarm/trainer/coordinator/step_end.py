@@ -6,6 +6,7 @@ Source:  docs/reduction.md, "The end of a step".
 import math
 from collections.abc import Mapping, Sequence
 
+from p2pswarm.run.chain.chain import CodecTable
 from p2pswarm.run.chain.record import Contributor, StageCommit
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.step import Committed, Reduced
@@ -30,16 +31,18 @@ from p2pswarm.trainer.step.stage_digests import OTHER_GRADIENT, as_recorded
 from p2pswarm.trainer.step.step import Phase, Step
 
 
-def to_decide(step: Step, reduction: Reduction, decided: Decided, rate: float) -> Decide:
-    """Return what the voters are asked to accept."""
+def to_decide(
+    step: Step, reduction: Reduction, decided: Decided, rate: float, codecs: CodecTable
+) -> Decide:
+    """Return what the voters are asked to accept; `codecs`: of the step after the next."""
     stages = []
     for stage, gradient in sorted(reduction.gradients.items()):
         group = reduction.group(stage)
         members = tuple(Contributor(one.peer, one.number) for one in group)
         state = as_recorded(decided.states.get(stage, b""))
-        stages.append(
-            StageCommit(members, step.ledger.holders(stage, group), state, as_recorded(gradient))
-        )
+        holders = step.ledger.holders(stage, group)
+        codes = codecs[stage]
+        stages.append(StageCommit(members, holders, state, as_recorded(gradient), codes))
     loss = None if math.isnan(step.loss) else step.loss
     norm, generation = decided.gradient_norm, reduction.generation
     return Decide(step.number, generation, decided.scale, rate, loss, norm, tuple(stages))
@@ -74,6 +77,7 @@ class StepEnd:
         self._balance = records.balance
         self._pairs = records.pairs
         self._probation = records.probation
+        self._codecs = records.codecs
         self._deciding: tuple[Reduction, Decided] | None = None
 
     def on_reduction(
@@ -281,13 +285,17 @@ class StepEnd:
             self._pairs.on_averaging(one.peer for one in reduction.stages)
         self._probation.prove(one.peer for one in reduction.stages)
         rate = learning_rate(self._config, step.number)
-        effects.actions.append(to_decide(step, reduction, decided, rate))
+        codecs: CodecTable = (b"",) * self._config.stages
+        if self._codecs is not None:
+            codecs = self._codecs.on_step_end(step.number, self._balance.server_rates())
+        effects.actions.append(to_decide(step, reduction, decided, rate, codecs))
         return effects
 
     def _commit(self, reduction: Reduction, decided: Decided, now_s: float) -> Effects:
         """Tell all that have the gradient, and begin the next step."""
         step, done = self._step, self._step.number
         rate = learning_rate(self._config, done)
+        chosen = [] if self._codecs is None else self._codecs.on_decision(done)
         commits = self._admission.on_decision(done, reduction, decided, rate, now_s)
         effects = Effects([*commits], Change.PHASE | Change.STATES)
         had = {
@@ -298,6 +306,7 @@ class StepEnd:
         ready, ledger = self._members.ready(), step.ledger
         counts = {m.incarnation: ledger.counted_by_one(m.incarnation) for m in ready}
         self._balance.on_counts(counts, ledger.size)
+        effects.actions += chosen
         effects.actions += step.evaluation()
         effects.actions.append(step.report(decided.gradient_norm, rate))
         step.begin_next()

@@ -24,6 +24,7 @@ from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.host_state import HostState, StateSize
 from p2pswarm.run.state.piece_download_io import Download
 from p2pswarm.trainer.balance.balance_reports import OrderedMove, OrderedPreparation
+from p2pswarm.trainer.balance.codec_choice import codec_tables
 from p2pswarm.trainer.balance.move_preparation import StopPreparing
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart
@@ -115,7 +116,8 @@ class CoordinatorIo:
         named = start.last is not None or start.states  # by a record
         start = replace(start, provable=context.proof is not None and not named)
         secret = context.rng.randbytes(SECRET_BYTES) if context.run.spot_check_share else b""
-        self.coordinator = Coordinator(context.run, context.run_id, start, secret)
+        codecs = codec_tables(context.run, start.version, start.codecs, context.codec_rule)
+        self.coordinator = Coordinator(context.run, context.run_id, start, secret, codecs)
         self._context = context
         self._owner = owner
         self._connections = Connections(Views(context.run.stages, context.run.tied_ends))

@@ -12,6 +12,7 @@ from p2pswarm.progress.events import Report
 from p2pswarm.run.member_cards import NO_CARDS, MemberCards
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.transfer import TensorTransfer
+from p2pswarm.trainer.balance.codec_choice import CodecRules, MeasuredCodecs
 from p2pswarm.trainer.coordinator_io.chain_start import ChainStart
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom, SavingPlan
 
@@ -49,5 +50,7 @@ class TrainerContext:
     """Makes the digests of what the run begins with; None: what its members say is believed."""
     text_lost: Callable[[Unusable], None] = raised
     """Called when samples cannot be read any more; what it does not raise is waited for."""
+    codec_rule: CodecRules = MeasuredCodecs
+    """Makes the rule that chooses codecs, in a run that measures for it."""
     may_vote: Callable[[bytes], bool] = lambda _server: True
     """Whether a server may be named as a voter: in an open run not all may."""

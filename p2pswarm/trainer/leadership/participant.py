@@ -324,7 +324,7 @@ class Trainer:
         """Begin to coordinate after the head; `numbered`: the highest number of the term so far."""
         leader, chain = self._seat.leader, self._seat.learner.chain
         assert leader is not None, "it leads"
-        start = CoordinatorStart.after(term, leader.head, chain.last, chain.era, numbered)
+        start = CoordinatorStart.of_chain(term, leader.head, chain, numbered)
         self._proposals.clear()
         owner = CoordinatorOwner(
             self._decide, self._over, self._past, self._rollback.begin, self._check_voters

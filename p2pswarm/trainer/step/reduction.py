@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from p2pswarm.run.averaging.shards import ShardShares
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import GROUP_MAX
-from p2pswarm.run.messages.step import Commit, Reduce, Reduced, TiedGroup, TiedReduced
+from p2pswarm.run.messages.step import Commit, NearbySteps, Reduce, Reduced, TiedGroup, TiedReduced
 from p2pswarm.run.schedule import clip_scale
 from p2pswarm.settings.config import OptimizerConfig
 from p2pswarm.trainer.balance.move_preparation import Movers
@@ -132,8 +132,17 @@ class Reduction:
         stage = group.members[0].stage
         return stage, self._movers.by_stage.get(stage, ())[: GROUP_MAX - len(group.observers)]
 
-    def commits(self, run: bytes, decided: Decided, learning_rate: float) -> list[act.SendCommit]:
-        """The commits for all that were told to reduce; no other member has the gradient."""
+    def commits(
+        self,
+        run: bytes,
+        decided: Decided,
+        learning_rate: float,
+        codecs: Callable[[int], NearbySteps] = lambda _stage: (),
+    ) -> list[act.SendCommit]:
+        """The commits for all that were told to reduce; no other member has the gradient.
+
+        `codecs`: what a stage's servers are told of those of the next two steps.
+        """
         numbers = decided.scale, learning_rate
         commits = []
         for group in self._groups:
@@ -142,7 +151,8 @@ class Reduction:
             told = [(one.incarnation, None) for one in (*group.members, *group.observers)]
             for to, observed in (*told, *((mover, stage) for mover in movers)):
                 place = self._step, self.generation, to.number
-                message = Commit(run, *place, *numbers, state, observed)
+                nearby = codecs(stage) if observed is None else ()  # it serves another stage yet
+                message = Commit(run, *place, *numbers, state, observed, nearby)
                 commits.append(act.SendCommit(to, message))
         return commits
 

@@ -101,6 +101,8 @@ def tolerance(config: RunConfig) -> float:
     """Return how far apart two tensors may be that mean the same, relative to their length."""
     codecs = config.codecs
     names = [codecs.activation, codecs.gradient]
+    if codecs.choice == "measured":
+        names += codecs.coarsest
     names += [entry.partition("=")[2] for entry in (*codecs.activation_keys, *codecs.gradient_keys)]
     return OF_DTYPE[config.model.dtype] + max(OF_CODEC[name] for name in names)
 

@@ -192,6 +192,16 @@ def test_links_that_need_several_connections_are_named(tmp_path, capsys):
     )
 
 
+def test_what_crosses_a_boundary_is_as_wide_as_its_modules_make_it():
+    models = [ModelConfig(), ModelConfig(boundary="resbm"), ModelConfig(boundary_width=9)]
+    models.append(ModelConfig(boundary="projector", boundary_width=16))
+    loads = [load_of(RunConfig(model=each), PlanOptions()) for each in models]
+    tokens = RunConfig().batch.rows * ModelConfig().sequence_length
+
+    assert [each.boundary_values / tokens for each in loads] == [128, 32, 128, 16]
+    assert len({each.values_k.sum() for each in loads}) == 1
+
+
 def test_a_tied_tensor_takes_the_memory_of_both_ends():
     """A plan of two stages or more has it twice, as the servers will."""
     untied, tied = (

@@ -17,6 +17,7 @@ from p2pswarm.progress.events import Relocated
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.balance import MOVES_TOLD_MAX, AskBalance
 from p2pswarm.run.messages.membership import PrepareStage
+from p2pswarm.settings.codec_ladder import MILDEST, BoundaryCodecs
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance_reports import (
     BalanceAsked,
@@ -24,6 +25,7 @@ from p2pswarm.trainer.balance.balance_reports import (
     OrderedPreparation,
     StageState,
 )
+from p2pswarm.trainer.balance.codec_choice import BoundaryRates, BoundaryState, CodecsChosen
 from p2pswarm.trainer.balance.move_preparation import PreparedMove, StopPreparing
 
 RUN = b"r" * 16
@@ -110,6 +112,53 @@ def test_only_the_last_moves_are_kept_and_the_newest_comes_first():
 
     assert len(status.moves) == MOVES_TOLD_MAX
     assert [move.ago_s for move in status.moves[:2]] == [1.0, 2.0]
+
+
+LADDER_1 = BoundaryCodecs("int8", "dither4")
+SLOW = BoundaryState(0, LADDER_1, 5e6, 6e6, 0.04, 0.0125, 0.05)
+UNKNOWN = BoundaryState(1, MILDEST, None, None, 0.0, 0.0, 0.05)
+
+
+def test_each_boundary_has_its_codecs_what_its_links_carry_and_why():
+    status = answered((90.0, BoundaryRates((SLOW, UNKNOWN))), (95.0, ASKED))
+
+    lines = [line for line in balance_lines(Offer, status) if "stages" in line]
+
+    up, down = "int8 up at 40 Mbit/s, 40.0 ms", "dither4 down at 48 Mbit/s, 12.5 ms"
+    ways = f"{up} a microbatch, {down} a microbatch"
+    assert lines == [
+        f"  stages 0 and 1: {ways}: the mildest with which its links carry what is computed",
+        "  stages 1 and 2: bf16 up, bf16 down: its links or a stage are not measured yet",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"codecs": MILDEST}, "its links carry more than the slowest stage computes"),
+        ({"compute_s": 0.03}, "its links are slower than every stage"),
+        ({"compute_s": None}, "its links or a stage are not measured yet"),
+    ],
+)
+def test_the_reason_for_codecs_follows_from_what_was_measured(changes, why):
+    assert replace(SLOW, **changes).why.startswith(why)
+
+
+def test_numbers_that_no_message_has_are_cut():
+    wild = replace(SLOW, up_bytes_per_s=1e18, down_s=1e12)
+
+    (boundary,) = answered((90.0, BoundaryRates((wild,)))).boundaries
+
+    assert (boundary.up_bytes_per_s, boundary.down_s) == (1e15, 1e9)
+
+
+def test_other_codecs_are_a_line_for_people_and_what_was_measured_is_none():
+    chosen = CodecsChosen(7, 0, LADDER_1, SLOW.why)
+
+    (note,) = Reporter(RunConfig(), 1000).on_report(chosen, 1.0)
+
+    assert note.text.startswith("from step 8 on stages 0 and 1 exchange int8 up and dither4 down")
+    assert Reporter(RunConfig(), 1000).on_report(BoundaryRates((SLOW,)), 1.0) == []
 
 
 PREPARED = PreparedMove(MOVER, 1, 2)

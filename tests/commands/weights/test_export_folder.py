@@ -156,6 +156,30 @@ def test_a_model_of_ours_is_loaded_as_its_readme_shows(tmp_path: Path, monkeypat
     assert load_model("model.safetensors").tokenizer.digest == TOKENIZER.digest
 
 
+def test_modules_at_cuts_stay_in_our_file_and_the_library_gets_none(tmp_path: Path, capsys):
+    modules = {"boundary": "projector", "boundary_width": 4}
+    ours = dataclasses.replace(OWN, model=dataclasses.replace(OWN.model, **modules))
+    llama = tiny("llama")
+    theirs = dataclasses.replace(llama, model=dataclasses.replace(llama.model, **modules))
+    tokens = torch.arange(8).reshape(1, 8)
+    (tmp_path / "theirs").mkdir()
+
+    weights = written(ours, tmp_path)
+    assert main(["export", str(weights), str(tmp_path / "out")]) == 0
+    assert main(["generate", str(weights), "--tokens", "2"]) == 0
+    refused = written(theirs, tmp_path / "theirs")
+    capsys.readouterr()
+    assert main(["export", str(refused), str(tmp_path / "no")]) == 2
+
+    exported = load_model(tmp_path / "out")
+    assert torch.equal(exported.scores(tokens), load_model(weights).scores(tokens))
+    said = capsys.readouterr().err
+    assert "which transformers cannot load: p2pswarm.load, evaluate and generate take" in said
+    assert said.count("\n") == 1
+    assert load_model(refused).scores(tokens).isfinite().all()
+    assert not (tmp_path / "no").exists()
+
+
 def test_a_model_of_a_package_is_used_by_who_trusts_it(tmp_path: Path, monkeypatch, capsys):
     name = f"own_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(OF_PACKAGE)

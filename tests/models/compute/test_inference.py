@@ -69,7 +69,7 @@ TOKENS_BS = torch.arange(18, dtype=torch.uint8).reshape(2, 9)
 
 @pytest.fixture
 def trained() -> ReferenceTrainer:
-    return ReferenceTrainer(RUN)
+    return ReferenceTrainer(RUN, rounded=False)
 
 
 def write(path: Path, trained: ReferenceTrainer, **changes) -> Path:

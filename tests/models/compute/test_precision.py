@@ -8,9 +8,9 @@ import torch
 
 from p2pswarm.checkpoint.compatibility import differences
 from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.check.model_check import check_stages
 from p2pswarm.models.compute.base import BackwardSpec, Update, part_sizes
 from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.model_check import check_stages
 from p2pswarm.models.compute.precision import Bfloat16, FullPrecision, precision_of
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_stage import TorchStage
@@ -43,7 +43,7 @@ def staged(run: RunConfig, keep_bytes: int) -> tuple[float, torch.Tensor]:
 
 
 def plain(run: RunConfig) -> tuple[float, torch.Tensor]:
-    trainer = ReferenceTrainer(run)
+    trainer = ReferenceTrainer(run, rounded=False)
     loss = trainer.add(TOKENS_BS, 0)
     return loss, torch.cat([total.reshape(-1) for total in trainer.flat.sums])
 

@@ -8,9 +8,9 @@ import torch
 
 from p2pswarm.checkpoint.compatibility import differences
 from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.check.model_check import check_stages
 from p2pswarm.models.compute.base import BackwardSpec, Update
 from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.model_check import check_stages
 from p2pswarm.models.compute.optimizer import optimizer_of
 from p2pswarm.models.compute.precision import precision_of
 from p2pswarm.models.compute.reference import ReferenceTrainer
@@ -133,7 +133,7 @@ def test_graphs_begin_at_the_weights_themselves_and_vectors_have_a_copy_in_float
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_stages_train_the_bits_of_the_plain_loop(stages):
     run = replace(RUN, stages=stages)
-    plain = ReferenceTrainer(run)
+    plain = ReferenceTrainer(run, rounded=False)
     engines = [torch_engine(run, n, CPU, 1 << 30) for n in range(stages)]
     for engine in engines:
         engine.weights.reset(draw=True)

@@ -14,6 +14,7 @@ from p2pswarm.net.wire.message import (
     Message,
     Range,
     Size,
+    Trailing,
     message,
 )
 
@@ -96,6 +97,21 @@ class Many(Message):
 class Pair(Message):
     first: bytes
     second: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Grown(Message):
+    """It had one field first."""
+
+    old: int
+    newer: Annotated[bytes, Size(2), Trailing()] = b""
+    newest: Annotated[int, Trailing()] = 1
+
+
+@message(65010)
+@dataclass(frozen=True, slots=True)
+class Several(Message):
+    grown: tuple[Grown, ...]
 
 
 @message(65009)

@@ -3,8 +3,9 @@
 import contextlib
 import math
 import random
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgpack
 import pytest
@@ -12,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from net.wire.harness import (
     Everything,
+    Grown,
     Loose,
     Nothing,
     One,
     Ordered,
+    Several,
     everything,
     everythings,
     packed,
@@ -27,8 +30,10 @@ from p2pswarm.net.wire.message import (
     INT_MAX,
     STR_CHARS_MAX,
     Message,
+    Trailing,
     decode,
     encode,
+    message,
 )
 
 
@@ -44,6 +49,43 @@ def test_memoryview_is_read_like_bytes():
 def test_message_is_an_array_of_its_code_and_fields_and_nothing_else():
     assert encode(Ordered(1, 2)) == packed(65004, 1, 2)
     assert encode(everything())[:4] == b"\x9e\xcd\xfd\xe9"
+
+
+@pytest.mark.parametrize(
+    ("grown", "row"),
+    [
+        (Grown(3), (3,)),
+        (Grown(3, b"ab"), (3, b"ab")),
+        (Grown(3, b"", 2), (3, b"", 2)),
+        (Grown(3, b"ab", 2), (3, b"ab", 2)),
+    ],
+)
+def test_trailing_defaults_are_left_out_and_come_back(grown: Grown, row: tuple):
+    data = encode(Several((grown, Grown(4))))
+
+    assert data == packed(65010, (row, (4,)))
+    assert decode(data) == Several((grown, Grown(4)))
+
+
+@pytest.mark.parametrize("row", [(), (3, b""), (3, b"ab", 1), (3, b"abc"), (3, b"ab", 2, 2)])
+def test_a_trailing_default_that_is_written_is_refused_as_are_too_few_and_too_many(row: tuple):
+    with pytest.raises(BadMessage):
+        decode(packed(65010, (row,)))
+
+
+def test_a_trailing_field_is_among_the_last_and_has_a_default():
+    @dataclass(frozen=True, slots=True)
+    class Early(Message):
+        first: Annotated[int, Trailing()] = 1
+        second: int = 2
+
+    @dataclass(frozen=True, slots=True)
+    class Bare(Message):
+        first: Annotated[int, Trailing()]
+
+    for cls in (Early, Bare):
+        with pytest.raises(TypeError, match="a trailing field is among the last"):
+            message(65011)(cls)
 
 
 @pytest.mark.parametrize("m", [Nothing(), One(3)])

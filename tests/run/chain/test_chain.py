@@ -244,6 +244,63 @@ def test_the_run_may_go_back_after_a_record_of_voters():
     assert (chain.head.version, chain.era) == (3, 1)
 
 
+CHOICE = b"\x07\x0a"
+CHOOSING = replace(genesis(), codecs=(frozenset({CHOICE, b"\x04\x09"}),))
+
+
+def choosing(chain: Chain, codes: bytes) -> None:
+    """Append a commit that chooses codecs."""
+    stages = (stage_commit(chain.head.version, 1, codecs=codes),)
+    chain.append(commit(chain.head, stages=stages))
+
+
+def test_a_commit_chooses_the_codecs_of_the_step_after_the_next():
+    chain = Chain(CHOOSING)
+    for codes in (b"", CHOICE, CHOICE, b"\x04\x09", b""):
+        choosing(chain, codes)
+
+    held = [chain.codecs(step) for step in range(8)]
+
+    assert held == [(), (), (), (CHOICE,), (CHOICE,), (b"\x04\x09",), (), ()]
+
+
+def test_after_a_back_the_codecs_are_those_of_the_steps_that_stand():
+    chain = Chain(CHOOSING)
+    for codes in (CHOICE, CHOICE, b"\x04\x09", b"\x04\x09"):
+        choosing(chain, codes)
+    chain.append(back(chain.head, 2))
+    choosing(chain, b"")
+
+    assert [chain.codecs(step) for step in range(6)] == [(), (), (CHOICE,), (CHOICE,), (), ()]
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_begins_as_its_manifest_says():
+    chain = Chain(CHOOSING.after(5, b"c" * 32))
+    choosing(chain, CHOICE)
+
+    assert [chain.codecs(step) for step in range(5, 9)] == [(), (), (CHOICE,), ()]
+
+
+@pytest.mark.parametrize("origin", [genesis(), CHOOSING])
+def test_codecs_that_the_run_does_not_allow_do_not_follow(origin):
+    chain = Chain(origin)
+
+    with pytest.raises(BrokenRecord, match="it chooses codecs 0101 above stage 0, which the run"):
+        choosing(chain, b"\x01\x01")
+
+
+@pytest.mark.parametrize("make", [revote, lambda head, **c: back(head, 1, **c)])
+def test_only_a_commit_chooses_codecs(make):
+    chain = Chain(CHOOSING)
+    for _ in range(2):
+        choosing(chain, b"")
+    record = make(chain.head)
+    stages = (replace(record.stages[0], codecs=CHOICE),)
+
+    with pytest.raises(BrokenRecord, match="counts"):
+        chain.append(make(chain.head, stages=stages))
+
+
 def test_memory_of_old_records_is_bounded():
     chain, records = chain_of(1)
     chain._digests.extend(bytes(32) for _ in range(WINDOW))

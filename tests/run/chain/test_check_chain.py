@@ -19,13 +19,14 @@ from run.chain.harness import (
     voter,
 )
 
-from p2pswarm.run.chain.chain import ChainHead
+from p2pswarm.run.chain.chain import Chain, ChainHead
 from p2pswarm.run.chain.chain_log import log_entry, log_header
 from p2pswarm.run.chain.messages import Prepare, Propose
 from p2pswarm.run.chain.record import digest
 
 SCRIPT = Path(__file__).parents[3] / "bench" / "check_chain.py"
 _, RECORDS = chain_of(3)
+CHOOSING = replace(genesis(), codecs=(frozenset({b"\x07\x0a"}),))
 HEAD = ChainHead.of(RECORDS[-1])
 
 
@@ -52,6 +53,23 @@ def test_a_good_file_of_a_voter(tmp_path):
 
     assert result == {"ok": True, "steps": 3, "head": digest(RECORDS[-1]).hex()}
     assert code == 0
+
+
+def test_it_tells_from_which_step_on_a_boundary_has_other_codecs(tmp_path):
+    chain, choices = Chain(CHOOSING), [b"", b"\x07\x0a", b"\x07\x0a", b""]
+    records = []
+    for codes in choices:
+        stages = (stage_commit(chain.head.version, 1, codecs=codes),)
+        records.append(commit(chain.head, stages=stages))
+        chain.append(records[-1])
+
+    result, said, code = check(tmp_path, *records)
+
+    assert (code, result["steps"], result["head"]) == (0, 4, digest(records[-1]).hex())
+    assert said.splitlines() == [
+        "step 3: codecs above stage 0: 070a",
+        "step 5: codecs above stage 0: as the manifest says",
+    ]
 
 
 def test_steps_that_were_taken_back_do_not_count(tmp_path):

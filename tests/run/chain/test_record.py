@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from run.chain.harness import back, chain_of, commit, genesis, key, peer, unsigned
+from run.chain.harness import back, chain_of, commit, genesis, key, peer, stage_commit, unsigned
 
 from p2pswarm.net.wire.message import LONG_BYTES_MAX, decode, encode
 from p2pswarm.run.chain.messages import Promise, Propose
@@ -31,6 +31,19 @@ def test_a_record_comes_back_from_its_bytes_with_the_same_digest():
 
     assert again == record
     assert digest(again) == digest(record)
+
+
+def test_a_record_that_chooses_no_codecs_has_the_bytes_that_it_had_before_any_could():
+    was = "1dd8cd4995c2b7715691abcf33e837ef95751d6c9858d2c3c9477277d6f49991"
+
+    assert digest(commit(genesis().head())).hex() == was
+
+
+def test_a_choice_of_codecs_is_a_part_of_the_record():
+    record = commit(genesis().head(), stages=(stage_commit(0, 1, codecs=b"\x07\x0a"),))
+
+    assert decode(encode(record)) == record
+    assert digest(record) != digest(commit(genesis().head()))
 
 
 def test_the_signature_is_the_coordinators():

@@ -15,7 +15,7 @@ from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.registry import trust
 from p2pswarm.server.devices.group_stage import group_engine
 from p2pswarm.server.devices.rank_processes import DeviceGroup
-from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
 
 CPU = torch.device("cpu")
 TWO = DeviceGroup(("cpu", "cpu"), threads=1)
@@ -299,6 +299,14 @@ def test_a_packages_blocks_are_shared_by_their_plan_and_a_wrong_plan_is_named(mo
 def test_what_devices_cannot_share_is_refused_before_they_start():
     with pytest.raises(Unusable, match="qkv has 2 heads, which 3 devices cannot share"):
         group_engine(config(), 1, replace(SHARED, devices=("cpu",) * 3))
+
+
+@pytest.mark.parametrize("group", [SHARED, replace(SHARED, tensors=False)])
+def test_sums_on_a_grid_are_refused_because_no_device_has_a_whole_gradient(group):
+    run = replace(config(), codecs=CodecConfig(averaging="int-grid"))
+
+    with pytest.raises(Unusable, match=r"int-grid rounds the gradient of a whole microbatch.*raw"):
+        group_engine(run, 1, group)
 
 
 @pytest.mark.full

@@ -80,6 +80,8 @@ def test_devices_that_share_our_transformer_compute_what_one_does(ranks):
         "tied in one stage": gpt(stages=1, tie=True),
         "documents apart": gpt(documents="apart", document_end=7),
         "in bf16": replace(gpt(dtype="float32"), precision="bf16"),
+        "projector": gpt(boundary="projector"),
+        "subspace": gpt(boundary="subspace", boundary_width=8),
     }
     if ranks > 2:  # of 259 tokens and 24 features they have unequal parts
         names = ("llama", "qwen3", "phi3", "gpt_neox", "mixtral", "olmoe")

@@ -12,7 +12,7 @@ import torch
 from p2pswarm.base.ids import PeerId
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.models.compute.base import Engine
-from p2pswarm.models.compute.reference import ReferenceTrainer
+from p2pswarm.models.compute.reference import CodecsOfStep, ReferenceTrainer
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.progress.events import HeldOut, Report
@@ -121,8 +121,8 @@ class Swarm:
         return [r for r in self.reports if isinstance(r, kind)]
 
 
-def plain(config: RunConfig = CONFIG) -> ReferenceTrainer:
-    loop, text = ReferenceTrainer(config), corpus(config)
+def plain(config: RunConfig = CONFIG, codecs: CodecsOfStep = lambda _step: ()) -> ReferenceTrainer:
+    loop, text = ReferenceTrainer(config, codecs=codecs), corpus(config)
     for step in range(config.steps):
         first = step * config.batch.microbatches
         for number in range(first, first + config.batch.microbatches):

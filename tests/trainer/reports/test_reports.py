@@ -7,8 +7,10 @@ from p2pswarm.plan.moves import Decision
 from p2pswarm.progress.events import Event, Note, Report
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import Load, PrepareStage
+from p2pswarm.settings.codec_ladder import BoundaryCodecs
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceAsked, OrderedMove, OrderedPreparation
+from p2pswarm.trainer.balance.codec_choice import BoundaryRates, CodecsChosen
 from p2pswarm.trainer.balance.move_preparation import PreparedMove, StopPreparing
 from p2pswarm.trainer.reports.leadership import (
     Leads,
@@ -102,6 +104,7 @@ SENTENCES = [
     TrainerEnlisted(BOB.peer, "10.0.0.7:4001"),
     OrderedPreparation(ANN, 1, 2, 0.114, 3, PrepareStage(2, 5, b"", 1000)),
     StopPreparing(PreparedMove(ANN, 1, 2), "it would help nobody"),
+    CodecsChosen(7, 0, BoundaryCodecs("int8", "dither4"), "its links are slow"),
 ]
 FIGURES = [
     RunBegun(),
@@ -110,6 +113,7 @@ FIGURES = [
     Loaded(ANN, 1, Load(2, 0.0, 0.0, 3.5, 0)),
     BalanceAsked(Decision(why="nobody gains"), (), 2),
     OrderedMove(ANN, 1, 2, 0.114, 40.2, 3),
+    BoundaryRates(()),
 ]
 """Reports that only become a part of an event, or of an answer."""
 

@@ -105,7 +105,7 @@ TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
 def shrunken(run: RunConfig, devices: int = 1) -> RunConfig:
-    """The run with a small copy of its model, in float64 and full precision throughout.
+    """The run with a small copy of its model, in float64, and nothing rounded anywhere.
 
     `devices`: so many can share its heads, if they can share those of the model.
     """
@@ -115,8 +115,12 @@ def shrunken(run: RunConfig, devices: int = 1) -> RunConfig:
         sequence_length=min(run.model.sequence_length, TOKENS),
         dtype="float64",
         weights="",
+        boundary_width=0,  # a quarter of a width that shrinks
     )
-    run = dataclasses.replace(run, start="random", precision="full", weight_storage="full")
+    codecs = dataclasses.replace(run.codecs, averaging="raw")
+    run = dataclasses.replace(
+        run, start="random", precision="full", weight_storage="full", codecs=codecs
+    )
     batch = dataclasses.replace(run.batch, rows=ROWS, microbatches=1)
     if model.family == "gpt":
         layers = min(model.layers, LAYERS)

@@ -17,9 +17,9 @@ import torch
 
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.blocks import block_count
+from p2pswarm.models.check.model_check import KEEP_ALL, SPEC, tokens_of
 from p2pswarm.models.compute.base import Key
 from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.model_check import KEEP_ALL, SPEC, tokens_of
 from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.models.compute.torch_stage import TorchStage
 from p2pswarm.settings.config import RunConfig
@@ -33,7 +33,8 @@ def block_times_s(
 ) -> tuple[float, ...]:
     """Forward and backward of one microbatch, of each block."""
     count = block_count(run.model)
-    alone = replace(run, stages=count, cut=(1,) * count, start="random")
+    model = replace(run.model, boundary="none")  # the modules of a cut that is not made
+    alone = replace(run, model=model, stages=count, cut=(1,) * count, start="random")
     tokens_BS = tokens_of(run)
     times_s, given = [], Bundle()
     for number in range(count):

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.models.compute.stochastic_round import (
+from p2pswarm.models.rounding.stochastic_round import (
     CHANCES,
     LARGE,
     ChanceRounding,

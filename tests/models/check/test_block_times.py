@@ -4,8 +4,9 @@ import pytest
 import torch
 from models.harness import RUN, Between, End, Start, run_of
 
-from p2pswarm.commands.weights.model_checks import told_times
-from p2pswarm.models.compute.block_times import block_times_s
+from p2pswarm.commands.weights.model_checks import cut_text, told_times
+from p2pswarm.models.check.block_times import block_times_s
+from p2pswarm.settings.config import ModelConfig, RunConfig
 
 COSTS_S = (0.001, 0.004, 0.002, 0.002, 0.001)
 CPU = torch.device("cpu")
@@ -52,3 +53,16 @@ def test_a_better_cut_is_said_and_a_good_one_is_left_alone():
 
     assert worse == "the slowest stage takes 6.0 ms; with run.cut = [4, 1] it would take 4.0 ms"
     assert good == "the cut is right: the slowest stage takes 5.0 ms"
+
+
+def test_a_model_with_modules_says_what_holds_its_cut() -> None:
+    model = ModelConfig(layers=3, boundary="projector", boundary_width=16)
+
+    one = cut_text(RunConfig(stages=2, cut=(2, 3), model=model))
+    two = cut_text(RunConfig(stages=3, cut=(2, 1, 2), model=model))
+
+    assert one == (
+        "projector modules below block 2, 16 values of a token cross: a checkpoint goes on with "
+        "this cut alone"
+    )
+    assert two.startswith("projector modules below blocks 2, 3, 16 values")

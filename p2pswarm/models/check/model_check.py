@@ -22,6 +22,8 @@ from p2pswarm.base.errors import Refused, SwarmError, Unusable
 from p2pswarm.models.base import DTYPES, Bundle, loss_of
 from p2pswarm.models.blocks import block_costs, stage_blocks
 from p2pswarm.models.boundary import boundaries
+from p2pswarm.models.boundary_block import has_modules
+from p2pswarm.models.check.small_copy import parameter_count, shrunken
 from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.models.compute.base import BackwardSpec
 from p2pswarm.models.compute.bundle_spec import boundary_above
@@ -32,7 +34,6 @@ from p2pswarm.models.document_masks import APART, positions_of
 from p2pswarm.models.dropout import draws
 from p2pswarm.models.foreign_code import foreign, is_foreign, said
 from p2pswarm.models.hf_library import library_model
-from p2pswarm.models.small_copy import parameter_count, shrunken
 from p2pswarm.settings.config import HF, RunConfig
 
 BUILT_IN = "gpt"
@@ -163,7 +164,7 @@ def require_as_traced(run: RunConfig, stage: int, bundle: Bundle) -> None:
 class ModelCheck:
     """The findings of one check.
 
-    A small copy of it (`models/small_copy.py`) is run as a whole and in stages: forward, backward,
+    A small copy of it (`small_copy.py`) is run as a whole and in stages: forward, backward,
     with graphs that are kept and with graphs that are made again, and all of it twice. A model of
     `transformers` is compared with the library's own, which no cut has touched; where documents
     are to be apart, also with the library's own given one document at a time. A forward may not
@@ -406,7 +407,7 @@ def _scores(whole: Any, tokens_BT: Tensor, **also: Tensor) -> Tensor:
 def _of_library(
     run: RunConfig, first: Computed, scores: Callable[[Any, Tensor], Tensor]
 ) -> Computed:
-    if not run.model.family.startswith(HF):
+    if not run.model.family.startswith(HF) or has_modules(run):
         return first
     flat = FlatParameters(run, range(len(block_costs(run.model))), CPU)
     if any(map(draws, flat.blocks)):

@@ -1,4 +1,4 @@
-"""Tests of `models/compute/model_check.py`."""
+"""Tests of `models/check/model_check.py`."""
 
 from dataclasses import replace
 
@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.compute.model_check import check_blocks, check_once, check_rows, check_stages
+from p2pswarm.models.check.model_check import check_blocks, check_once, check_rows, check_stages
 from p2pswarm.models.registry import trust
-from p2pswarm.settings.config import ModelConfig, RunConfig
+from p2pswarm.settings.config import CodecConfig, ModelConfig, RunConfig
 
 WIDTH, VOCABULARY = 8, RUN.model.vocabulary
 
@@ -162,6 +162,15 @@ def test_a_good_model_is_identical_in_stages(family):
 
     assert (found.problem, found.apart) == ("", 0.0)
     assert found.parameters > 5
+
+
+def test_sums_on_a_grid_are_checked_without_it():
+    model = ModelConfig(family="skipping", d_model=16, sequence_length=40)
+    run = RunConfig(stages=2, model=model, codecs=CodecConfig(averaging="int-grid"))
+
+    found = check_stages(run)
+
+    assert (found.problem, found.apart) == ("", 0.0)
 
 
 def test_a_buffer_that_a_forward_changes_is_named():
