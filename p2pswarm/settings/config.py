@@ -217,10 +217,13 @@ class CodecConfig:
 
     @property
     def names(self) -> frozenset[str]:
-        """All codecs that are set."""
+        """All codecs that tensors may have: those that are set, and those of the choice."""
         single = (*self.activation_keys, *self.gradient_keys)
-        named = (entry.partition("=")[2] for entry in single)
-        return frozenset((self.activation, self.gradient, self.averaging, *named))
+        names = {self.activation, self.gradient, self.averaging}
+        names.update(entry.partition("=")[2] for entry in single)
+        if self.choice == "measured":
+            names.update(*CODEC_LADDER[: CODEC_LADDER.index(self.coarsest) + 1])
+        return frozenset(names)
 
     def activation_of(self, key: str) -> str | None:
         """The codec that was set for one tensor of a bundle, if any."""

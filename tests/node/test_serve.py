@@ -71,3 +71,11 @@ def test_a_server_ends_with_codec_device_and_remedy():
     with pytest.raises(DeviceLost, match=r"codec dither4 on meta .*: set serve.device to another"):
         check_codecs(run, torch.device("meta"))
     check_codecs(run, torch.device("cpu"))
+
+
+def test_the_codecs_that_a_measured_choice_may_take_are_tested_too():
+    run = dataclasses.replace(RunConfig(), codecs=CodecConfig(choice="measured"))
+
+    with pytest.raises(DeviceLost, match="codec bf16 on meta"):
+        check_codecs(run, torch.device("meta"))
+    check_codecs(run, torch.device("cpu"))

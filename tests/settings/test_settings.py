@@ -237,6 +237,13 @@ def test_a_codec_with_a_memory_is_for_runs_that_promise_less(chosen):
     assert config.CodecConfig(**chosen, exact=False).exact is False
 
 
+def test_all_codecs_of_a_run_are_named():
+    assert config.CodecConfig().names == {"bf16", "raw"}
+    single = config.CodecConfig(averaging="int-grid", gradient_keys=("a=int8",))
+    assert single.names == {"bf16", "int-grid", "int8"}
+    assert config.CodecConfig(choice="measured").names >= {"bf16", "int8", "dither4", "dither3"}
+
+
 @pytest.mark.parametrize("name", config.NEAREST_FP4_NAMES)
 def test_gradients_are_not_rounded_to_the_nearest_of_four_bits(name):
     for chosen in ({"gradient": name}, {"gradient_keys": (f"x={name}",)}):
