@@ -279,7 +279,8 @@ class Chain:
             self._states[record.step] = _states_digest(record)
             self._states.pop(record.step - WINDOW, None)
             if any(table := tuple(stage.codecs for stage in record.stages)):
-                self._codecs[record.step] = table
+                before = self._codecs.get(record.step - 1)
+                self._codecs[record.step] = before if before == table else table  # one in memory
             self._codecs.pop(record.step - WINDOW - CODECS_AFTER, None)
         else:
             self.era += 1

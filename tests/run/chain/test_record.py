@@ -86,6 +86,7 @@ def full(stages: int, microbatches: int, members: int):
             bytes(microbatches),
             bytes(32),
             bytes(32),
+            b"\x07\x0a",
         )
         for size in groups
     )
