@@ -107,8 +107,8 @@ def test_a_microbatch_for_whose_decoding_there_is_no_memory_is_refused_with_the_
             async def no_memory():
                 out_of_memory(None)
 
-            def accept_without_memory(stream, metas):
-                coming = accept(stream, metas)
+            def accept_without_memory(stream, metas, keys):
+                coming = accept(stream, metas, keys)
                 coming.tensors = no_memory
                 return coming
 
