@@ -3,11 +3,13 @@
 import contextlib
 import json
 import os
+from collections.abc import Callable, Iterator
 
 import httpx2
 import safetensors.torch
 import torch
 from fuzzing.base import joined, parts, placed, slow_parser
+from huggingface_hub.utils._http import default_client_factory
 
 from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.data.hub import ENDPOINT, Pinned, file_bytes, library, ranged
@@ -83,13 +85,26 @@ def hub_answer(data: bytes) -> None:
             return httpx2.Response(404)
         return httpx2.Response(code, headers=pairs, content=body)
 
+    with _hub_of(answer):
+        with contextlib.suppress(Unusable):
+            file_bytes(MODEL, FILE, INSTEAD)
+        with contextlib.suppress(Unusable):
+            assert b"".join(ranged(MODEL, FILE, (2, 6), INSTEAD, pauses_s=())) == body
+
+
+@contextlib.contextmanager
+def _hub_of(answer: Callable[[httpx2.Request], httpx2.Response]) -> Iterator[None]:
+    """In the block the library asks `answer`; afterwards it has its own client again."""
+    hub, before = library().utils, os.environ.get(ENDPOINT)
     os.environ[ENDPOINT] = HUB
-    hub = library().utils
     hub.set_client_factory(lambda: httpx2.Client(transport=httpx2.MockTransport(answer)))
-    with contextlib.suppress(Unusable):
-        file_bytes(MODEL, FILE, INSTEAD)
-    with contextlib.suppress(Unusable):
-        assert b"".join(ranged(MODEL, FILE, (2, 6), INSTEAD, pauses_s=())) == body
+    try:
+        yield
+    finally:
+        hub.set_client_factory(default_client_factory)
+        os.environ.pop(ENDPOINT)
+        if before is not None:
+            os.environ[ENDPOINT] = before
 
 
 def _tensors() -> bytes:

@@ -32,7 +32,11 @@ from p2pswarm.tensors.codecs.meta import Grant
 from p2pswarm.tensors.codecs.registry import CODECS, encode, named
 from p2pswarm.tensors.transfer import TensorTransfer
 
-STATELESS = {codec.name for codec in CODECS if codec.kind is not CodecKind.LINKED}
+STATELESS = {
+    codec.name
+    for codec in CODECS
+    if codec.kind is not CodecKind.LINKED and TensorUse.GRADIENT in codec.uses
+}
 
 
 def test_two_stages_train_what_a_plain_loop_trains():

@@ -55,7 +55,7 @@ class Play(harness.Play):
         return member is not None and member.ready
 
 
-def two(**changes) -> tuple[Play, Incarnation, Incarnation]:
+def two(after_s=0.0, **changes) -> tuple[Play, Incarnation, Incarnation]:
     """Ann and Bob serve one stage; Ann has counted the first of two microbatches, Bob runs one."""
     play = Play(dataclasses.replace(CONFIG, **changes))
     ann, bob = play.serve("a"), play.serve("b")
@@ -63,6 +63,7 @@ def two(**changes) -> tuple[Play, Incarnation, Incarnation]:
         play.coordinator.silence.on_word(one, play.now_s)
     play.hand(ann, 0)
     play.hand(bob, 1)
+    play.now_s += after_s
     play.count(ann, 0)
     play.seen(object)
     return play, ann, bob
@@ -86,8 +87,7 @@ def test_a_server_that_is_back_at_once_keeps_what_it_had_counted():
 
 def test_much_work_is_waited_for_longer_than_little():
     """Ann has counted all of what the stage has counted, which took ten seconds."""
-    play, ann, bob = two()
-    play.now_s += 10.0
+    play, ann, bob = two(after_s=10.0)
     play.coordinator.silence.on_word(ann, play.now_s)
     play.coordinator.silence.on_word(bob, play.now_s)
 

@@ -31,6 +31,7 @@ from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.messages import Prepare, Propose
 from p2pswarm.run.chain.participant import ChainParticipant
 from p2pswarm.run.chain.record import CommitRecord, digest
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
@@ -193,7 +194,7 @@ def test_a_checkpoints_file_of_them_is_proved():
     data = saved.records(saved.mark())
     assert data is not None
 
-    manifest = SimpleNamespace(run=RUN, head=chain.head.digest, step=2)
+    manifest = SimpleNamespace(run=RUN, head=chain.head.digest, step=2, run_config=RunConfig)
     parts = [data[at : at + 50_000] for at in range(0, len(data), 50_000)]
     assert check_records(parts, manifest).startswith("2 records lead from step 0 to step 2")
     with pytest.raises(BadCheckpoint):

@@ -10,6 +10,7 @@ from p2pswarm.node.run.resume import check_records
 from p2pswarm.run.chain.chain import Chain
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import digest
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import ChainMark, SavedChain
 
 
@@ -23,6 +24,11 @@ def saved(*kinds: str) -> tuple[SavedChain, Chain]:
     return SavedChain(chain, store), chain
 
 
+def manifest_of(head: bytes, step: int) -> SimpleNamespace:
+    """What a checkpoint's manifest says of its chain."""
+    return SimpleNamespace(run=RUN, head=head, step=step, run_config=RunConfig)
+
+
 @pytest.mark.parametrize("kinds", ["ss", "ssv", "svsvv", "svvsv"])
 def test_a_checkpoint_has_the_records_up_to_the_one_that_made_its_version(kinds):
     past, chain = saved(kinds)
@@ -31,7 +37,7 @@ def test_a_checkpoint_has_the_records_up_to_the_one_that_made_its_version(kinds)
 
     assert mark == ChainMark(digest(chain.last), chain.last.height + 1)
     assert past.branch().made(past.head.version) == mark.head
-    manifest = SimpleNamespace(run=RUN, head=mark.head, step=past.head.version)
+    manifest = manifest_of(mark.head, past.head.version)
     said = check_records([past.records(mark)], manifest)
     assert said.startswith(f"{mark.height} records lead from step 0 to step 2")
 
@@ -41,7 +47,7 @@ def test_records_that_end_with_a_change_of_voters_are_not_those_of_a_checkpoint(
     whole = past.records(ChainMark(chain.head.digest, chain.head.height))
 
     with pytest.raises(BadCheckpoint, match="does not lead to step 2"):
-        check_records([whole], SimpleNamespace(run=RUN, head=past.mark().head, step=2))
+        check_records([whole], manifest_of(past.mark().head, 2))
 
 
 def test_before_the_first_record_there_is_nothing_to_save():
