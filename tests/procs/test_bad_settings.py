@@ -14,7 +14,6 @@ model = "{model}"
 {run}
 """
 TEXT = "text"
-LEFT_EARLY = 130
 
 
 @pytest.fixture
@@ -101,15 +100,12 @@ def test_a_demo_says_what_is_wrong_with_its_text_before_it_starts_a_node(start, 
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_a_trainer_that_still_reads_its_text_leaves_when_it_is_asked_to(start, tmp_path):
-    """Its text is a pipe: it waits for rows until the other end is closed."""
+def test_a_text_that_is_a_pipe_ends_a_trainer_with_the_remedy(start, tmp_path):
     os.mkfifo(tmp_path / "rows.jsonl")
     (tmp_path / "run.toml").write_text(RUN.format(data="rows.jsonl", model="gpt", run=""))
+
     trainer = start("train", "run.toml", "--listen", "127.0.0.1:0", module="p2pswarm")
 
-    with (tmp_path / "rows.jsonl").open("wb"):  # opened when the trainer reads
-        trainer.interrupt()
-
-        assert trainer.line_with("leaving")
-        assert trainer.end() == LEFT_EARLY
-    assert trainer.errors == ""
+    assert trainer.end() == 2
+    assert "is a pipe or a device: write what it gives to a file" in trainer.errors
+    assert trainer.errors.count("\n") == 1
