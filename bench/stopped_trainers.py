@@ -1,4 +1,4 @@
-"""FINDINGS of stopped trainers with real processes: the run goes on, whoever is stopped and killed.
+"""Stopped trainers in real processes: the run goes on, whoever is stopped and killed.
 
 Two scenes, drawn from a seed each. *successor*: the coordinator gets SIGSTOP in the middle of a
 step; the standby that takes over gets SIGKILL soon after; then the first gets SIGCONT. *away*: a
