@@ -82,7 +82,14 @@ class Measured:
     """The same, of gradients to the stage below."""
 
     def seconds(self, *, last: bool) -> float | None:
-        """The time that limits it, for a microbatch; None if it is not known.
+        """The time that limits it, for a microbatch; None if it is not known."""
+        compute_s = self.compute_s(last=last)
+        if compute_s is None:
+            return None
+        return max(compute_s, self._transfer_s(self.in_bytes), self._transfer_s(self.out_bytes))
+
+    def compute_s(self, *, last: bool) -> float | None:
+        """The time of computing a microbatch; None if it is not known.
 
         `last`: it serves the last stage, whose forward, loss and backward are one call.
         """
@@ -90,9 +97,7 @@ class Measured:
         if self.forward_s is None or backward_s is None:
             return None
         compute_s = self.forward_s + backward_s
-        if not 0.0 < compute_s < math.inf:
-            return None
-        return max(compute_s, self._transfer_s(self.in_bytes), self._transfer_s(self.out_bytes))
+        return compute_s if 0.0 < compute_s < math.inf else None
 
     def relative_error(self, *, last: bool) -> float | None:
         """The standard error of the time, as a share of it."""

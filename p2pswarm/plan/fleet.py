@@ -18,6 +18,7 @@ from p2pswarm.plan.arrangement import (
 )
 from p2pswarm.plan.capacity import Measured
 from p2pswarm.plan.network import DeviceNetwork, Floats
+from p2pswarm.settings.config import CODEC_LADDER
 
 BYTES_PER_GBIT = 1e9 / 8
 STATE_BYTES_PER_VALUE = 20.0
@@ -53,7 +54,7 @@ CODECS = (
     WireCodec("dither3", 3.25 / 8, 1.2e8),
 )
 """Of those in docs/figures.md ("Codecs"), in the order of what they lose."""
-PAIRS = "int8/dither4", "dither6/dither3", "dither4/dither3"
+PAIRS = tuple("/".join(rung) for rung in CODEC_LADDER[1:])
 """Codecs of activations and of gradients that lose little together, the mildest first."""
 CODEC_CHOICES = (*(codec.name for codec in CODECS), *PAIRS)
 

@@ -155,10 +155,8 @@ class Dither(KeyedCodec):
         group.scales(encoded).copy_(codes_PRM - least_P11)
         per_step_PRM = _steps(codes_PRM).reciprocal_()
         y_PRNM.mul_(per_step_PRM.unsqueeze(2)).add_(draw.dither(x_PRNM, 0.0))
-        codes_PRNM, low = (
-            scratch.bytes(x_PRNM).copy_(y_PRNM),
-            0,
-        )  # positive: to cut is to round down
+        codes_PRNM = scratch.bytes(x_PRNM).copy_(y_PRNM)  # positive: to cut is to round down
+        low = 0
         for bits, plane in group.planes(encoded):
             _pack(codes_PRNM, bits, low, plane)
             low += bits

@@ -117,6 +117,11 @@ class ReportedLoad:
     samples: int
 
 
+def sensible(seconds: float | None) -> float | None:
+    """The time of a microbatch as a server tells it; None for one that makes no sense."""
+    return seconds if seconds is not None and SECONDS_LEAST <= seconds <= SECONDS_MOST else None
+
+
 class ReportedLoads:
     """The last word of each server of a run; numbers that make no sense count as not known."""
 
@@ -127,9 +132,7 @@ class ReportedLoads:
     def on_load(self, peer: bytes, stage: int, load: Load, servers: int) -> ReportedLoad:
         """A server of a stage tells; `servers`: how many there are, by which all tell as often."""
         measured, last = load.capacity.measured, stage == self._stages - 1
-        seconds = measured.seconds(last=last)
-        if seconds is not None and not SECONDS_LEAST <= seconds <= SECONDS_MOST:
-            seconds = None
+        seconds = sensible(measured.seconds(last=last))
         before = self.loads.pop(peer, None)
         if before is not None and before.stage != stage:
             before = None  # that was another queue
@@ -230,14 +233,9 @@ class Balance:
         told = self._reported.loads.get(member.incarnation.peer)
         if told is None or told.stage != member.stage:
             return ServerRates()
-        measured = told.load.capacity
-        parts_s = [measured.forward_s, measured.backward_s]
-        if member.stage == self._config.stages - 1:
-            parts_s.pop()  # its forward, loss and backward are one call
-        seconds = None if None in parts_s else sum(filter(None, parts_s))
-        sane = seconds is not None and SECONDS_LEAST <= seconds <= SECONDS_MOST
-        lines = measured.up_bytes_per_s, measured.down_bytes_per_s
-        return ServerRates(seconds if sane else None, *lines)
+        measured = told.load.capacity.measured
+        compute_s = sensible(measured.compute_s(last=member.stage == self._config.stages - 1))
+        return ServerRates(compute_s, measured.up_bytes_per_s, measured.down_bytes_per_s)
 
     def on_join(self, peer: bytes, join: Join, now_s: float) -> Join:
         """Return what a server asks for, with the stage that it is to have."""
