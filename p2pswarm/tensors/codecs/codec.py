@@ -61,7 +61,7 @@ class Codec(ABC):
 
 
 class KeyedCodec(Codec):
-    """A codec that rounds by a chance drawn from a key (`codec_key.py`), which is not sent."""
+    """A codec that rounds by a chance drawn from a key (`edge_codecs.py`), which is not sent."""
 
     kind = CodecKind.KEYED
 

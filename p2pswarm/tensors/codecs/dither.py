@@ -21,7 +21,6 @@ Source:  Schuchman, "Dither signals and their effect on quantization noise" (196
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -40,23 +39,29 @@ from p2pswarm.tensors.codecs.base import (
     expect_bytes,
 )
 from p2pswarm.tensors.codecs.codec import KeyedCodec
+from p2pswarm.tensors.codecs.hadamard import (
+    KEY_CHECK_BYTES,
+    LIFT,
+    PEAK_MAX,
+    PERIOD,
+    TINY,
+    KeyDraw,
+    PaddedRows,
+    Scratch,
+    fit,
+    mixed,
+)
 from p2pswarm.tensors.codecs.meta import TensorLayout
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 
 PANEL_VALUES = 1 << 17  # what is worked on stays in a core's second cache
 LOOSE_WIDTH = 1024  # of the rows that a tensor without rows of strands is parted into
-PERIOD = 4093  # draws of dither, used again and again: a prime, so that columns meet them all
-DRAW_BYTES = 2  # with one the mean error would be up to 1/512 of a step
-KEY_CHECK_BYTES = 4
 TOP_BYTES = 2
-PEAK_MAX = 2.0**110  # of a sum over strands: scales and what is decoded stay finite in float32
 CODE_SHIFT = 20  # of a float32's bits, the sign, the octave and three bits of fraction are above
 TOP_MAX = 8 * (127 + 110)  # the code of a step of 2**110
 TOP_MIN = 255 + 8  # what is 31 octaves below is still a normal float32
 TOP_OF_ZEROS = 512  # of a panel of zeros; other panels' are 440 and more
 BELOW_TOP = 255  # in eighths of an octave; what is smaller becomes zeros
-TINY = 2.0**-60  # a panel of smaller sums is lifted first: reciprocals stay finite
-LIFT = 2.0**80
 LIFTED = 1 << 12  # added to the code of such a panel's greatest scale
 NARROW_BITS, NARROW_STRANDS = 3, 32  # up to so few bits a byte of scale for 16 is too much
 STRANDS = 16
@@ -90,11 +95,11 @@ class Dither(KeyedCodec):
         """Quantise on the tensor's device, then copy the smaller result to the CPU."""
         values = tensor.detach()
         layout = TensorLayout(DTYPES[values.dtype], tuple(values.shape))
-        panels, draw = _Panels(layout, self), _Draw(key, self)
+        panels, draw = _Panels(layout, self), _DitherDraw(key, self)
         encoded = pool.beside(values, (panels.encoded_bytes,), torch.uint8)
         encoded[:KEY_CHECK_BYTES].copy_(draw.check)
-        rows = panels.rows_of(values)
-        scratch = _Scratch()
+        rows = panels.rows.of(values)
+        scratch = Scratch(values.device)
         for group in panels.groups(at_once=pool.streams.device.holds(values)):
             x_PRNM = rows[group.rows].view(group.shape)
             self._quantise(x_PRNM, group.of(encoded), group, draw, scratch)
@@ -107,17 +112,16 @@ class Dither(KeyedCodec):
         encoded = pool.way((encoded_bytes,), torch.uint8)
 
         def finish() -> Tensor:
-            panels, draw = _Panels(layout, self), _Draw(key, self)
-            if not torch.equal(encoded[:KEY_CHECK_BYTES], draw.check):
-                raise BadMessage(f"{self.name} bytes of another key")
+            panels, draw = _Panels(layout, self), _DitherDraw(key, self)
+            draw.expect_check(self.name, encoded)
             there = pool.on_device(encoded)
             values = pool.home(layout.shape, TORCH[layout.dtype])
-            rows = panels.rows_for(values)
-            scratch = _Scratch()
+            rows = panels.rows.to_fill(values)
+            scratch = Scratch(there.device)
             for group in panels.groups(at_once=pool.apart):
                 x_PRNM = rows[group.rows].view(group.shape)
                 self._restore(group.of(there), x_PRNM, group, draw, scratch)
-            return panels.fill(values, rows)
+            return panels.rows.fill(values, rows)
 
         return Decoder(bytes_of(encoded), finish)
 
@@ -126,11 +130,11 @@ class Dither(KeyedCodec):
         x_PRNM: Tensor,
         encoded: Tensor,
         group: "_PanelGroup",
-        draw: "_Draw",
-        scratch: "_Scratch",
+        draw: "_DitherDraw",
+        scratch: Scratch,
     ) -> None:
         """Encode panels of equal size, each into a row of `encoded`."""
-        y_PRNM, spare_PRNM = scratch.floats(x_PRNM)
+        y_PRNM, spare_PRNM = scratch.floats("given", x_PRNM), scratch.floats("made", x_PRNM)
         exact = x_PRNM if x_PRNM.dtype == torch.float32 else spare_PRNM.copy_(x_PRNM)
         torch.mul(exact, draw.signs(x_PRNM), out=y_PRNM)
         y_PRNM, spare_PRNM = mixed(y_PRNM, spare_PRNM)
@@ -155,7 +159,9 @@ class Dither(KeyedCodec):
         group.scales(encoded).copy_(codes_PRM - least_P11)
         per_step_PRM = _steps(codes_PRM).reciprocal_()
         y_PRNM.mul_(per_step_PRM.unsqueeze(2)).add_(draw.dither(x_PRNM, 0.0))
-        codes_PRNM = scratch.bytes(x_PRNM).copy_(y_PRNM)  # positive: to cut is to round down
+        codes_PRNM = scratch.bytes("codes", x_PRNM).copy_(
+            y_PRNM
+        )  # positive: to cut is to round down
         low = 0
         for bits, plane in group.planes(encoded):
             _pack(codes_PRNM, bits, low, plane)
@@ -166,8 +172,8 @@ class Dither(KeyedCodec):
         encoded: Tensor,
         x_PRNM: Tensor,
         group: "_PanelGroup",
-        draw: "_Draw",
-        scratch: "_Scratch",
+        draw: "_DitherDraw",
+        scratch: Scratch,
     ) -> None:
         """Decode panels of equal size, each from a row of `encoded`."""
         marked_P11 = _tops_of_bytes(group.tops(encoded))
@@ -180,8 +186,8 @@ class Dither(KeyedCodec):
         steps_PRM.mul_(1 / self.strands)
         if not int(kept_PRM.amin()):
             steps_PRM.masked_fill_(kept_PRM == 0, 0.0)
-        y_PRNM, spare_PRNM = scratch.floats(x_PRNM)
-        codes_PRNM, low = scratch.bytes(x_PRNM), 0
+        y_PRNM, spare_PRNM = scratch.floats("given", x_PRNM), scratch.floats("made", x_PRNM)
+        codes_PRNM, low = scratch.bytes("codes", x_PRNM), 0
         for bits, plane in group.planes(encoded):
             _unpack(plane, bits, low, codes_PRNM)
             low += bits
@@ -197,47 +203,19 @@ class Dither(KeyedCodec):
             x_PRNM.copy_(y_PRNM)
 
 
-class _Scratch:
-    """Memory to work in, used again for one panel after another."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[torch.dtype, int], Tensor] = {}
-
-    def floats(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Two float32 tensors of a shape."""
-        return self._take(like, torch.float32, 0), self._take(like, torch.float32, 1)
-
-    def bytes(self, like: Tensor) -> Tensor:
-        """Bytes of a shape."""
-        return self._take(like, torch.uint8, 0)
-
-    def _take(self, like: Tensor, dtype: torch.dtype, number: int) -> Tensor:
-        made = self._made.get((dtype, number))
-        if made is None or made.shape != like.shape:
-            made = torch.empty(like.shape, dtype=dtype, device=like.device)
-            self._made[dtype, number] = made
-        return made
-
-
-class _Draw:
-    """All that is drawn from a key: signs of the strands, dither, and the check of the key."""
+class _DitherDraw(KeyDraw):
+    """The draws of a key as dither."""
 
     def __init__(self, key: bytes, codec: Dither) -> None:
-        strands, bits = codec.strands, codec.bits
-        stream = hashlib.shake_128(key).digest(KEY_CHECK_BYTES + strands + PERIOD * DRAW_BYTES)
-        drawn = torch.frombuffer(bytearray(stream), dtype=torch.uint8)
-        self.check, signs, dither = torch.split(
-            drawn, [KEY_CHECK_BYTES, strands, PERIOD * DRAW_BYTES]
-        )
-        self._signs_N1 = (signs % 2).to(torch.float32).mul_(2).sub_(1).unsqueeze(1)
-        low, high = dither.view(PERIOD, DRAW_BYTES).to(torch.float32).unbind(1)
+        super().__init__(key, codec.strands)
         # in the middle of a 65536th of a step, and up by so much that codes begin at 0
-        self._dither = (low + high * 256 + 0.5) / 65536 + (2.0 ** (bits - 1) - 0.5)
+        levels = 2.0 ** (codec.bits - 1) - 0.5
+        self._dither = (self.draws.to(torch.float32) + 0.5) / 65536 + levels
         self._tables: dict[tuple[int, float], Tensor] = {}
 
     def signs(self, like: Tensor) -> Tensor:
         """A sign for each strand."""
-        return self._signs_N1.to(like.device)
+        return self.signs_N1.to(like.device)
 
     def dither(self, like_PRNM: Tensor, less: float) -> Tensor:
         """A value's dither by its place in its panel, less a constant; the same in all panels."""
@@ -306,25 +284,24 @@ class _Panels:
         width = layout.shape[-1] if layout.shape else 1
         if width % strands or not 0 < width <= PANEL_VALUES:
             width = min(LOOSE_WIDTH, max(1, -(-values // strands)) * strands)
-        self._width, self._rows = width, -(-values // width)
-        self._padded = self._rows * width != values
+        self.rows = PaddedRows(values, width)
         self._rows_each = max(1, PANEL_VALUES // width)
 
     @property
     def encoded_bytes(self) -> int:
         """The size of the whole tensor, encoded."""
-        panels = -(-self._rows // self._rows_each)
-        blocks = self._rows * (self._width // self._codec.strands)
-        codes = self._rows * self._width * self._codec.bits // 8
+        panels = -(-self.rows.count // self._rows_each)
+        blocks = self.rows.count * (self.rows.width // self._codec.strands)
+        codes = self.rows.count * self.rows.width * self._codec.bits // 8
         return KEY_CHECK_BYTES + panels * TOP_BYTES + blocks + codes
 
     def groups(self, *, at_once: bool) -> Iterator[_PanelGroup]:
         """Panels to work on: one after another, or all whole ones `at_once`; a short one last."""
-        each, columns = self._rows_each, self._width // self._codec.strands
-        whole = self._rows // each
+        each, columns = self._rows_each, self.rows.width // self._codec.strands
+        whole = self.rows.count // each
         sizes = [(whole, each)] if at_once and whole else [(1, each)] * whole
-        if self._rows % each:
-            sizes.append((1, self._rows % each))
+        if self.rows.count % each:
+            sizes.append((1, self.rows.count % each))
         row, byte = 0, KEY_CHECK_BYTES
         for panels, rows in sizes:
             shape = panels, rows, self._codec.strands, columns
@@ -332,50 +309,6 @@ class _Panels:
             yield group
             row += panels * rows
             byte += panels * group.panel_bytes
-
-    def rows_of(self, values: Tensor) -> Tensor:
-        """The values in rows; a copy if they are not contiguous, or padded with zeros."""
-        if not self._padded:
-            return values.reshape(self._rows, self._width)
-        flat = values.new_zeros(self._rows * self._width)
-        flat[: values.numel()].copy_(values.reshape(-1))
-        return flat.view(self._rows, self._width)
-
-    def rows_for(self, values: Tensor) -> Tensor:
-        """Rows to decode into: the memory of `values` if it has room."""
-        shape = self._rows, self._width
-        return values.new_empty(shape) if self._padded else values.view(shape)
-
-    def fill(self, values: Tensor, rows: Tensor) -> Tensor:
-        """The values of decoded rows."""
-        if self._padded:
-            values.copy_(rows.view(-1)[: values.numel()].view(values.shape))
-        return values
-
-
-def fit(values: Tensor, dtype: torch.dtype) -> None:
-    """Limit decoded values to the greatest of a float16, past which an error may have led."""
-    if dtype == torch.float16:
-        most = torch.finfo(dtype).max
-        values.clamp_(-most, most)
-
-
-def mixed(x_PRNM: Tensor, spare_PRNM: Tensor) -> tuple[Tensor, Tensor]:
-    """The Hadamard transform of strands times the root of their number, and memory of that size.
-
-    Done twice it multiplies by their number. It adds and subtracts whole strands in one order
-    everywhere, and overwrites what it is given.
-    """
-    panels, rows, strands, columns = x_PRNM.shape
-    apart = strands // 2
-    while apart:
-        shape = panels, rows, strands // (2 * apart), 2, apart, columns
-        given, made = x_PRNM.view(shape), spare_PRNM.view(shape)
-        torch.add(given[:, :, :, 0], given[:, :, :, 1], out=made[:, :, :, 0])
-        torch.sub(given[:, :, :, 0], given[:, :, :, 1], out=made[:, :, :, 1])
-        x_PRNM, spare_PRNM = spare_PRNM, x_PRNM
-        apart //= 2
-    return x_PRNM, spare_PRNM
 
 
 def _steps(codes: Tensor) -> Tensor:

@@ -1,5 +1,15 @@
-"""EdgeCodecs: how a bundle is rounded at one boundary, in one direction, as both ends know it."""
+"""EdgeCodecs: how a bundle is rounded at one boundary, in one direction, as both ends know it.
 
+What a codec rounds by chance it draws from a key. A key depends on the run, the step, the
+microbatch, the place in the model, the direction and the tensor's name. It depends on no peer,
+attempt, incarnation or time. So a replay, a neighbour's copy, a second server of the stage and a
+plain loop round the same values to the same bytes.
+
+The place is the number of the first block above the cut, not the number of the stage: another cut
+elsewhere does not change it.
+"""
+
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -7,12 +17,23 @@ from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.tensors.codecs.base import TensorUse
 from p2pswarm.tensors.codecs.bundle import BundleSpec
 from p2pswarm.tensors.codecs.codec import CodecKind
-from p2pswarm.tensors.codecs.codec_key import codec_key
 from p2pswarm.tensors.codecs.meta import TensorMeta
 from p2pswarm.tensors.codecs.registry import BY_CODE, NO_KEY, keeps_state, named
 
+KEY_BYTES = 8
+TAG = b"p2pswarm-codec-key-1"
+WAYS = {TensorUse.ACTIVATION: b"up", TensorUse.GRADIENT: b"down"}
+
 Keys = tuple[bytes, ...]
 """The rounding key of each tensor of a bundle; empty for one that is not rounded by chance."""
+
+
+def codec_key(
+    seed: int, step: int, microbatch: int, block: int, use: TensorUse, name: str
+) -> bytes:
+    """The key of one tensor: `microbatch` by its global number, `block` the first above the cut."""
+    numbers = b"".join(each.to_bytes(8) for each in (seed, step, microbatch, block))
+    return hashlib.sha256(TAG + numbers + WAYS[use] + name.encode()).digest()[:KEY_BYTES]
 
 
 @dataclass(frozen=True, slots=True)

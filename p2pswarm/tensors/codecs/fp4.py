@@ -24,7 +24,6 @@ Source:  "Four Over Six", arXiv 2512.02010; MS-EDEN of "Quartet II", arXiv 2601.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
-import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,7 +43,18 @@ from p2pswarm.tensors.codecs.base import (
     expect_bytes,
 )
 from p2pswarm.tensors.codecs.codec import Codec, CodecKind, KeyedCodec
-from p2pswarm.tensors.codecs.dither import LIFT, PEAK_MAX, PERIOD, TINY, fit, mixed
+from p2pswarm.tensors.codecs.hadamard import (
+    KEY_CHECK_BYTES,
+    LIFT,
+    PEAK_MAX,
+    PERIOD,
+    TINY,
+    KeyDraw,
+    PaddedRows,
+    Scratch,
+    fit,
+    mixed,
+)
 from p2pswarm.tensors.codecs.meta import TensorLayout
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 
@@ -52,8 +62,6 @@ NV_BLOCK, MX_BLOCK, EDEN_ROW = 16, 32, 32
 CHUNK_VALUES = 1 << 17  # what is worked on stays in a core's second cache
 SCALE_BYTES = 4  # of a tensor
 TENSOR_SCALE_MIN = 2.0**-80
-KEY_CHECK_BYTES = 4
-DRAW_BYTES = 2
 E2M1_MAX = 6.0
 E4M3_CODE_MAX = 0x7E  # 448; 0x7F is no number, and with a sign no scale
 E8M0_CODE_MAX = 252  # of a finite float32's block: with more, 6 would be an infinity
@@ -118,11 +126,11 @@ class NvFp4(Codec):
         values = tensor.detach()
         blocks = _nearest_blocks(TensorLayout(DTYPES[values.dtype], tuple(values.shape)))
         encoded = pool.beside(values, (blocks.encoded_bytes,), torch.uint8)
-        x_BN = blocks.rows_of(values)
+        x_BN = blocks.padded.of(values)
         scale, lift = _tensor_scale(self.name, _peak(x_BN), NEAREST_TOP * E2M1_MAX)
         _write_scale(encoded[:SCALE_BYTES], scale, lift)
         scales_B, codes_B8 = blocks.scales(encoded), blocks.codes(encoded)
-        scratch = _ChunkMemory(values.device)
+        scratch = Scratch(values.device)
         for some in blocks.chunks(at_once=pool.streams.device.holds(values)):
             y_NB = _columns(x_BN[some], scratch)
             if lift != 1.0:
@@ -143,15 +151,15 @@ class NvFp4(Codec):
             scales_B, codes_B8 = blocks.scales(there), blocks.codes(there)
             _expect_scales(self.name, scales_B, E4M3_CODE_MAX)
             values = pool.home(layout.shape, TORCH[layout.dtype])
-            x_BN = blocks.rows_for(values)
-            scratch = _ChunkMemory(there.device)
+            x_BN = blocks.padded.to_fill(values)
+            scratch = Scratch(there.device)
             for some in blocks.chunks(at_once=pool.apart):
                 y_NB = _unpack(codes_B8[some], scratch)
                 y_NB.mul_(_lookup(E4M3_VALUES, scales_B[some]).mul_(scale / 2))
                 if lift != 1.0:
                     y_NB.mul_(1 / lift)
                 _write(y_NB, x_BN[some])
-            return blocks.fill(values, x_BN)
+            return blocks.padded.fill(values, x_BN)
 
         return Decoder(bytes_of(encoded), finish)
 
@@ -174,9 +182,9 @@ class NvFp4Eden(KeyedCodec):
         """Quantise on the tensor's device, then copy the smaller result to the CPU."""
         values = tensor.detach()
         rows = _eden_blocks(TensorLayout(DTYPES[values.dtype], tuple(values.shape)))
-        draw, scratch = _EdenDraw(key, values.device), _ChunkMemory(values.device)
+        draw, scratch = _EdenDraw(key, values.device), Scratch(values.device)
         encoded = pool.beside(values, (rows.encoded_bytes,), torch.uint8)
-        x_BN = rows.rows_of(values)
+        x_BN = rows.padded.of(values)
         kept = pool.beside(values, (x_BN.numel(),), torch.float32)
         chunks = list(rows.chunks(at_once=pool.streams.device.holds(values)))
         for some in chunks:
@@ -204,15 +212,15 @@ class NvFp4Eden(KeyedCodec):
 
         def finish() -> Tensor:
             rows = _eden_blocks(layout)
-            if bytes(encoded[:KEY_CHECK_BYTES].tolist()) != _stream(key)[:KEY_CHECK_BYTES]:
-                raise BadMessage(f"{self.name} bytes of another key")
+            draw = _EdenDraw(key, pool.device)
+            draw.expect_check(self.name, encoded)
             scale, lift = _read_scale(self.name, encoded[KEY_CHECK_BYTES : rows.head_bytes])
             there = pool.on_device(encoded)
             scales_BH, codes_BH8 = rows.scales(there), rows.codes(there)
             _expect_scales(self.name, scales_BH, E4M3_CODE_MAX)
             values = pool.home(layout.shape, TORCH[layout.dtype])
-            x_BN = rows.rows_for(values)
-            draw, scratch = _EdenDraw(key, there.device), _ChunkMemory(there.device)
+            x_BN = rows.padded.to_fill(values)
+            scratch = Scratch(there.device)
             for some in rows.chunks(at_once=pool.apart):
                 y_NB = _unpack(codes_BH8[some].flatten(1), scratch)
                 steps_HB = _lookup(E4M3_VALUES, scales_BH[some].t())
@@ -222,7 +230,7 @@ class NvFp4Eden(KeyedCodec):
                 if lift != 1.0:
                     y_NB.mul_(1 / lift)
                 _write(y_NB, x_BN[some])
-            return rows.fill(values, x_BN)
+            return rows.padded.fill(values, x_BN)
 
         return Decoder(bytes_of(encoded), finish)
 
@@ -246,9 +254,9 @@ class MxFp4(Codec):
         values = tensor.detach()
         blocks = _mx_blocks(TensorLayout(DTYPES[values.dtype], tuple(values.shape)))
         encoded = pool.beside(values, (blocks.encoded_bytes,), torch.uint8)
-        x_BN = blocks.rows_of(values)
+        x_BN = blocks.padded.of(values)
         scales_B, codes_BC = blocks.scales(encoded), blocks.codes(encoded)
-        scratch = _ChunkMemory(values.device)
+        scratch = Scratch(values.device)
         for some in blocks.chunks(at_once=pool.streams.device.holds(values)):
             y_NB = _columns(x_BN[some], scratch)
             size_NB = torch.abs(y_NB, out=scratch.floats("size", y_NB))
@@ -273,12 +281,12 @@ class MxFp4(Codec):
             scales_B, codes_BC = blocks.scales(there), blocks.codes(there)
             _expect_scales(self.name, scales_B, E8M0_CODE_MAX)
             values = pool.home(layout.shape, TORCH[layout.dtype])
-            x_BN = blocks.rows_for(values)
-            scratch = _ChunkMemory(there.device)
+            x_BN = blocks.padded.to_fill(values)
+            scratch = Scratch(there.device)
             for some in blocks.chunks(at_once=pool.apart):
                 y_NB = _unpack(codes_BC[some], scratch).mul_(0.5)  # exact, and so is what follows
                 _write(y_NB.mul_(_lookup(E8M0_VALUES, scales_B[some])), x_BN[some])
-            return blocks.fill(values, x_BN)
+            return blocks.padded.fill(values, x_BN)
 
         return Decoder(bytes_of(encoded), finish)
 
@@ -294,9 +302,14 @@ class _Blocks:
     head_bytes: int
 
     @property
+    def padded(self) -> PaddedRows:
+        """The rows, of whole blocks."""
+        return PaddedRows(self.values, self.row)
+
+    @property
     def rows(self) -> int:
         """How many there are."""
-        return -(-self.values // self.row)
+        return self.padded.count
 
     @property
     def encoded_bytes(self) -> int:
@@ -322,25 +335,6 @@ class _Blocks:
         for begin in range(0, self.rows, each):
             yield slice(begin, min(begin + each, self.rows))
 
-    def rows_of(self, values: Tensor) -> Tensor:
-        """The values in rows; a copy if they are not contiguous, or padded with zeros."""
-        if self.rows * self.row == self.values:
-            return values.reshape(self.rows, self.row)
-        flat = values.new_zeros(self.rows * self.row)
-        flat[: self.values].copy_(values.reshape(-1))
-        return flat.view(self.rows, self.row)
-
-    def rows_for(self, values: Tensor) -> Tensor:
-        """Rows to decode into: the memory of `values` if it has room."""
-        shape = self.rows, self.row
-        return values.view(shape) if math.prod(shape) == self.values else values.new_empty(shape)
-
-    def fill(self, values: Tensor, rows: Tensor) -> Tensor:
-        """The values of decoded rows."""
-        if rows.numel() != self.values:
-            values.copy_(rows.view(-1)[: self.values].view(values.shape))
-        return values
-
 
 def _nearest_blocks(layout: TensorLayout) -> _Blocks:
     return _Blocks(layout.values, NV_BLOCK, NV_BLOCK, SCALE_BYTES)
@@ -354,55 +348,20 @@ def _mx_blocks(layout: TensorLayout) -> _Blocks:
     return _Blocks(layout.values, MX_BLOCK, MX_BLOCK, 0)
 
 
-class _ChunkMemory:
-    """Memory to work in, used again for one chunk after another."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._made: dict[str, Tensor] = {}
-
-    def floats(self, name: str, like: Tensor) -> Tensor:
-        """A float32 tensor of a shape, that is to be used under one name."""
-        return self._take(name, like, torch.float32)
-
-    def whole(self, name: str, like: Tensor) -> Tensor:
-        """An int32 tensor of a shape."""
-        return self._take(name, like, torch.int32)
-
-    def bytes(self, name: str, like: Tensor) -> Tensor:
-        """Bytes of a shape."""
-        return self._take(name, like, torch.uint8)
-
-    def _take(self, name: str, like: Tensor, dtype: torch.dtype) -> Tensor:
-        made = self._made.get(name)
-        if made is None or made.numel() < like.numel():
-            made = self._made[name] = torch.empty(like.numel(), dtype=dtype, device=self._device)
-        return made[: like.numel()].view(like.shape)
-
-
-def _stream(key: bytes) -> bytes:
-    return hashlib.shake_128(key).digest(KEY_CHECK_BYTES + EDEN_ROW + PERIOD * DRAW_BYTES)
-
-
-class _EdenDraw:
-    """All that is drawn from a key: signs of a row's values, chances of scales, the key's check."""
+class _EdenDraw(KeyDraw):
+    """The draws of a key as chances of scales."""
 
     def __init__(self, key: bytes, device: torch.device) -> None:
-        drawn = torch.frombuffer(bytearray(_stream(key)), dtype=torch.uint8)
-        self.check, signs, chances = torch.split(
-            drawn, [KEY_CHECK_BYTES, EDEN_ROW, PERIOD * DRAW_BYTES]
-        )
-        signs_N = (signs % 2).to(torch.float32).mul_(2).sub_(1)
-        self._signs_N1 = signs_N.unsqueeze(1).to(device)
-        low, high = chances.view(PERIOD, DRAW_BYTES).to(torch.int32).unbind(1)
+        super().__init__(key, EDEN_ROW)
+        self._signs_N1 = self.signs_N1.to(device)
         # 16 bits of the 20 that E4M3 drops, and the middle of what is below them
-        self._chances = ((low + high * 256) * 16 + 8).to(device)
+        self._chances = (self.draws * 16 + 8).to(device)
 
-    def rotation(self, x_NB: Tensor, scratch: _ChunkMemory) -> Tensor:
+    def rotation(self, x_NB: Tensor, scratch: Scratch) -> Tensor:
         """The signs and the transform; `x_NB` is overwritten."""
         return self._mixed(x_NB.mul_(self._signs_N1), scratch)
 
-    def inverse(self, y_NB: Tensor, scratch: _ChunkMemory) -> Tensor:
+    def inverse(self, y_NB: Tensor, scratch: Scratch) -> Tensor:
         """The transform and the signs."""
         return self._mixed(y_NB, scratch).mul_(self._signs_N1)
 
@@ -412,7 +371,7 @@ class _EdenDraw:
         numbers = torch.arange(rows.start * halves, rows.stop * halves, device=self._chances.device)
         return self._chances[numbers % PERIOD].view(-1, halves).t()
 
-    def _mixed(self, x_NB: Tensor, scratch: _ChunkMemory) -> Tensor:
+    def _mixed(self, x_NB: Tensor, scratch: Scratch) -> Tensor:
         spare_NB = scratch.floats("mixed", x_NB)
         mixed_PRNM, _ = mixed(x_NB[None, None], spare_NB[None, None])
         return mixed_PRNM[0, 0]
@@ -464,7 +423,7 @@ def _expect_scales(name: str, scales: Tensor, most: int) -> None:
         raise BadMessage(f"a {name} scale that no encoder makes")
 
 
-def _columns(x_BN: Tensor, scratch: _ChunkMemory) -> Tensor:
+def _columns(x_BN: Tensor, scratch: Scratch) -> Tensor:
     """Blocks as columns, in float32: so each step works on long rows."""
     exact = x_BN
     if x_BN.dtype != torch.float32:
@@ -482,7 +441,7 @@ def _lookup(table: Tensor, codes: Tensor) -> Tensor:
     return table.to(codes.device)[codes.to(torch.int64)]
 
 
-def _nearest(size: Tensor, form: _Form, scratch: _ChunkMemory) -> tuple[Tensor, Tensor]:
+def _nearest(size: Tensor, form: _Form, scratch: Scratch) -> tuple[Tensor, Tensor]:
     """The codes of magnitudes, rounded to nearest and ties to even, and what the codes stand for.
 
     What is past the form's greatest value becomes that.
@@ -518,7 +477,7 @@ def _sum(terms: Tensor) -> Tensor:
     return terms.squeeze(-2)
 
 
-def _four_six_codes(y_NB: Tensor, scale: float, scratch: _ChunkMemory) -> tuple[Tensor, Tensor]:
+def _four_six_codes(y_NB: Tensor, scale: float, scratch: Scratch) -> tuple[Tensor, Tensor]:
     """The scale's code of each block, and the values' codes: with the top 6 or 4."""
     size_NB = torch.abs(y_NB, out=scratch.floats("size", y_NB))
     wanted_B = size_NB.amax(0).mul_(_float32(1 / (E2M1_MAX * scale)))
@@ -540,7 +499,7 @@ def _four_six_codes(y_NB: Tensor, scale: float, scratch: _ChunkMemory) -> tuple[
 
 
 def _eden_codes(
-    y_HNB: Tensor, scale: float, chances_HB: Tensor, scratch: _ChunkMemory
+    y_HNB: Tensor, scale: float, chances_HB: Tensor, scratch: Scratch
 ) -> tuple[Tensor, Tensor]:
     """The scale's code of each block, and the values' codes, of rows of several blocks."""
     size_HNB = torch.abs(y_HNB, out=scratch.floats("size", y_HNB))
@@ -557,7 +516,7 @@ def _eden_codes(
     return _by_chance(step_HB * more_B, chances_HB), code_HNB
 
 
-def _pack(code_NB: Tensor, y_NB: Tensor, packed_BC: Tensor, scratch: _ChunkMemory) -> None:
+def _pack(code_NB: Tensor, y_NB: Tensor, packed_BC: Tensor, scratch: Scratch) -> None:
     """Write codes and signs, two to a byte."""
     negative_NB = scratch.bytes("negative", y_NB)
     torch.lt(y_NB, 0, out=negative_NB.view(torch.bool))
@@ -565,7 +524,7 @@ def _pack(code_NB: Tensor, y_NB: Tensor, packed_BC: Tensor, scratch: _ChunkMemor
     packed_BC.copy_(whole_NB[0::2].add_(whole_NB[1::2], alpha=16).t())
 
 
-def _unpack(packed_BC: Tensor, scratch: _ChunkMemory) -> Tensor:
+def _unpack(packed_BC: Tensor, scratch: Scratch) -> Tensor:
     """Twice the values of codes, as columns."""
     packed_CB = packed_BC.t().contiguous()
     code_C2B = torch.stack([packed_CB.bitwise_and(15), packed_CB.bitwise_right_shift(4)], 1)

@@ -17,7 +17,7 @@ from torch import Tensor
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.tensors.codecs.base import DTYPES, Device, Unencodable
 from p2pswarm.tensors.codecs.codec import Codec, CodecKind, KeyedCodec
-from p2pswarm.tensors.codecs.codec_key import KEY_BYTES
+from p2pswarm.tensors.codecs.edge_codecs import KEY_BYTES
 from p2pswarm.tensors.codecs.meta import TensorLayout
 from p2pswarm.tensors.codecs.registry import named
 from p2pswarm.tensors.codecs.tensor_pool import passing

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pswarm.base.errors import BadMessage
-from p2pswarm.tensors.codecs import dither
+from p2pswarm.tensors.codecs import dither, hadamard
 from p2pswarm.tensors.codecs.base import TORCH, Unencodable
 from p2pswarm.tensors.codecs.dither import PANEL_VALUES, TOP_MAX, Dither
 from p2pswarm.tensors.codecs.meta import Dtype
@@ -169,13 +169,13 @@ def test_panels_are_the_same_bytes_one_by_one_and_at_once(name):
     codec = next(each for each in DITHERS if each.name == name)
     x = gaussian(3 * PANEL_VALUES // 256 + 5, 256)
     layout = dither.TensorLayout(Dtype.FLOAT32, tuple(x.shape))
-    panels, draw = dither._Panels(layout, codec), dither._Draw(KEY, codec)
+    panels, draw = dither._Panels(layout, codec), dither._DitherDraw(KEY, codec)
     made = []
     for at_once in (False, True):
         encoded = torch.zeros(panels.encoded_bytes, dtype=torch.uint8)
         for group in panels.groups(at_once=at_once):
             x_group = x[group.rows].view(group.shape)
-            codec._quantise(x_group, group.of(encoded), group, draw, dither._Scratch())
+            codec._quantise(x_group, group.of(encoded), group, draw, hadamard.Scratch(x.device))
         made.append(encoded)
 
     assert torch.equal(*made)
