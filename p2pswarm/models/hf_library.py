@@ -26,6 +26,7 @@ from p2pswarm.settings.config import CONFIG_BYTES_MAX, ModelConfig
 
 DEPTH_MAX = 3  # config.json has tables in a table at most: rope parameters by kind of layer
 LISTS_DEPTH_MAX = 4  # gpt_neo has lists in lists in a list: kinds of layers, and how many of each
+NESTING_MAX = DEPTH_MAX + LISTS_DEPTH_MAX  # tables and lists together
 LAYERS_MAX = 1_000  # as `run.model.layers`
 PARTS_MAX = 4_096  # experts, heads, groups: modules are made of them
 WHOLE_MAX = 1 << 40  # larger whole numbers size nothing
@@ -71,7 +72,7 @@ def config_text(config: Mapping[str, Any]) -> str:
 
     What is no name of an attribute cannot be read by the library's code, so it stays at home.
     """
-    text = _canonical(_plain({key: x for key, x in config.items() if key.isidentifier()}))
+    text = _canonical(_plain({key: x for key, x in config.items() if key.isidentifier()}, 1))
     read_config(text)
     return text
 
@@ -104,18 +105,25 @@ def _canonical(config: Mapping[str, Any]) -> str:
     return json.dumps(config, sort_keys=True, separators=(",", ":"))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, depth: int) -> Any:
     """A value of a config.json without what says nothing; a config in it has such things, too.
 
     The library writes numbers that JSON has not as tables.
     """
+    # Before Python's own limit: other libraries of the process may raise that.
+    if depth > NESTING_MAX + 1:
+        raise ValueError(
+            f"tables and lists more than {NESTING_MAX} deep, too deep to be a model's config"
+        )
     match value:
         case {"__float__": "Infinity" | "-Infinity" | "NaN" as name} if len(value) == 1:
             return float(name)
         case dict():
-            return {key: _plain(inner) for key, inner in value.items() if key not in DROPPED}
+            return {
+                key: _plain(inner, depth + 1) for key, inner in value.items() if key not in DROPPED
+            }
         case list():
-            return [_plain(inner) for inner in value]
+            return [_plain(inner, depth + 1) for inner in value]
         case _:
             return value
 

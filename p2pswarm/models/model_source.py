@@ -125,8 +125,6 @@ def _of_config(model: ModelConfig, path: Path) -> ModelConfig:
         raise Unusable(f"run.model: {path} is no table of settings")
     try:
         text = config_text(settings_of_class(found))
-    except RecursionError as error:
-        raise Unusable(f"run.model: {path}: tables in tables, too deep to be a config") from error
     except ValueError as error:
         raise Unusable(f"run.model: {path}: {error}") from error
     kind = found["model_type"]

@@ -141,7 +141,7 @@ def test_a_manifest_names_no_folder_of_ours(tmp_path, model):
     [
         ("{", "is not JSON"),
         ("[]", "no table of settings"),
-        ('{"a":' * 700 + "1" + "}" * 700, "too deep to be a config"),
+        ('{"a":' * 100 + "1" + "}" * 100, "too deep to be a model's config"),
         ("{}" + " " * FILE_BYTES_MAX, "it is no config of a model"),
         (
             CONFIG | {"model_type": "theirs", "auto_map": {"AutoConfig": "x"}},
