@@ -6,8 +6,8 @@ all on one and the same processor. So whatever the swarm does beyond the loop's 
 time from it: two processes' context switches, encryption, messages, digests. With `--device cuda`
 the loop and both servers share the GPU and the processes are not pinned.
 
-Runs alternate and medians count. The processor seconds a token of both are told as well: they
-depend less on whatever else the machine does.
+Runs alternate and medians count. The processor seconds a token of both are told as well, and the
+ratio of their fastest steps: these depend less on whatever else the machine does.
 
     python bench/overhead.py --json overhead.json
     python bench/overhead.py --llama      # a Llama of transformers, of 29 million weights
@@ -19,8 +19,10 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from results import command_line, show, write_json
@@ -48,6 +50,8 @@ class Measured:
     tokens_per_s: float
     cpu_us_per_token: dict[str, float]
     """By process; on a GPU's machine, of the processor all the same."""
+    fastest_s: float
+    """The step that the machine's other users disturbed least."""
 
     @property
     def cpu_us(self) -> float:
@@ -58,11 +62,18 @@ class Measured:
 def measure(kind: str, nodes: Nodes, source: str, run: Run, warmup_steps: int) -> Measured:
     """Follow one run to its end."""
     steps = run.steps - warmup_steps
+    ends_s: list[float] = []
+
+    def sample() -> dict[str, float]:
+        ends_s.append(time.perf_counter())
+        return nodes.cpu_s()
+
     told = events(nodes.lines(source))
-    (begun_s, cpu_before), (ended_s, cpu) = steady(kind, told, warmup_steps, steps, nodes.cpu_s)
+    (begun_s, cpu_before), (ended_s, cpu) = steady(kind, told, warmup_steps, steps, sample)
     tokens = steps * run.step_tokens
     spent = {name: (cpu[name] - cpu_before[name]) / tokens * 1e6 for name in cpu}
-    return Measured(kind, tokens / (ended_s - begun_s), spent)
+    fastest_s = min(end_s - begin_s for begin_s, end_s in pairwise(ends_s[warmup_steps - 1 :]))
+    return Measured(kind, tokens / (ended_s - begun_s), spent, fastest_s)
 
 
 def swarm_run(run: Run, options: argparse.Namespace) -> Measured:
@@ -125,20 +136,26 @@ def report(runs: dict[str, list[Measured]], run: Run, options: argparse.Namespac
     """Tables, the ratio, the file."""
     rate = {k: statistics.median(m.tokens_per_s for m in several) for k, several in runs.items()}
     cpu_us = {k: statistics.median(m.cpu_us for m in several) for k, several in runs.items()}
+    fastest_s = {kind: min(m.fastest_s for m in several) for kind, several in runs.items()}
     ratio = rate["swarm"] / rate["plain"]
     rows = []
     for pair in zip(*runs.values(), strict=True):
         for one in pair:
             parts = ", ".join(f"{name} {us:.1f}" for name, us in one.cpu_us_per_token.items())
-            rows.append((one.kind, f"{one.tokens_per_s:.0f}", f"{one.cpu_us:.1f}", parts))
-    show(("", "tokens/s", "processor us a token", "of which"), rows)
-    print(f"ratio {ratio:.3f} in time, {cpu_us['plain'] / cpu_us['swarm']:.3f} in processor time")
+            shown = f"{one.tokens_per_s:.0f}", f"{one.fastest_s:.2f}", f"{one.cpu_us:.1f}"
+            rows.append((one.kind, *shown, parts))
+    show(("", "tokens/s", "fastest step, s", "processor us a token", "of which"), rows)
+    print(
+        f"ratio {ratio:.3f} in time, {cpu_us['plain'] / cpu_us['swarm']:.3f} in processor time, "
+        f"{fastest_s['plain'] / fastest_s['swarm']:.3f} of the fastest steps"
+    )
     figures = {
         "ratio": ratio,
         "swarm_tokens_per_s": rate["swarm"],
         "plain_tokens_per_s": rate["plain"],
         "d_model": run.d_model,
         "processor_ratio": cpu_us["plain"] / cpu_us["swarm"],
+        "fastest_ratio": fastest_s["plain"] / fastest_s["swarm"],
         "device": options.device,
     }
     write_json(options.json, figures)

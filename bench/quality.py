@@ -1,11 +1,14 @@
-"""What codecs cost in loss at equal steps: plain loops that round as a swarm's stages would.
+"""What codecs and modules cost in loss at equal steps: plain loops that round as a swarm would.
 
 All see the same microbatches from the same first weights, and each is evaluated on held-out text
-with its codecs on. The first has none. `--forward` and `--backward` try one pair; without them the
-rows of docs/figures.md are trained.
+with its codecs on. The first has none; `bf16`, which loses next to nothing, says how far apart two
+runs come by chance. A way is FORWARD/BACKWARD, one codec for both, and with "+" modules as
+projector:64 or int-grid for the sums: "projector:64+int8/dither4". Without options the rows of
+docs/figures.md are trained.
 
     python bench/quality.py [--steps 1000] [--d-model 256] [--optimizer muon] [--json FILE]
     python bench/quality.py --forward dither6 --backward dither3 --json FILE
+    python bench/quality.py --boundary projector --boundary-width 64 --forward int8 --json FILE
 """
 
 import argparse
@@ -19,18 +22,36 @@ from side_by_side import base_run, parser_of, train_side_by_side
 from swarm_processes import STANDARD_LIBRARY
 
 from p2pswarm.models.compute.bundle_spec import engine_bundles
-from p2pswarm.settings.config import CodecConfig, RunConfig
+from p2pswarm.settings.config import BOUNDARY_NAMES, CodecConfig, RunConfig
 from p2pswarm.tensors.codecs.registry import encode
 
-RAW = "raw"
-PAIRS = ("int8/dither4", "dither6/dither3", "dither5/dither3", "dither4/dither4")
+RAW, GRID = "raw", "int-grid"
+WAYS = (
+    "bf16",
+    "int8/dither4",
+    "dither6/dither3",
+    "dither5/dither3",
+    "dither4/dither4",
+    "raw+int-grid",
+    "projector:64+int8/dither4",
+    "projector:32+int8/dither4",
+)
 
 
-def with_codecs(run: RunConfig, pair: str) -> RunConfig:
-    """The run with a pair of codecs, forward and backward."""
+def with_way(run: RunConfig, way: str) -> RunConfig:
+    """The run with the codecs, modules and sums of a way."""
+    model, pair, averaging = run.model, RAW, RAW
+    for part in way.split("+"):
+        name, _, width = part.partition(":")
+        if name in BOUNDARY_NAMES:
+            model = dataclasses.replace(model, boundary=name, boundary_width=int(width or 0))
+        elif part == GRID:
+            averaging = part
+        else:
+            pair = part
     forward, _, backward = pair.partition("/")
-    codecs = CodecConfig(activation=forward, gradient=backward or forward)
-    return dataclasses.replace(run, codecs=codecs)
+    codecs = CodecConfig(activation=forward, gradient=backward or forward, averaging=averaging)
+    return dataclasses.replace(run, model=model, codecs=codecs)
 
 
 def bytes_per_token(run: RunConfig) -> float:
@@ -48,26 +69,27 @@ def bytes_per_token(run: RunConfig) -> float:
 
 
 def trained(options: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
-    """A row for each pair of codecs, trained from one seed."""
+    """A row for each way, trained from one seed."""
     options.seed = seed
     run = base_run(options)
     optimizer = dataclasses.replace(
         run.optimizer, name=options.optimizer, warmup_steps=options.steps // 10
     )
     run = dataclasses.replace(run, stages=options.stages, optimizer=optimizer)
-    ways = {pair: with_codecs(run, pair) for pair in (RAW, *options.pairs)}
+    ways = {way: with_way(run, way) for way in (RAW, *options.ways)}
     found = train_side_by_side(ways, options)
     raw = found[RAW].held_out
     return [
         {
-            "codecs": pair,
+            "way": way,
             "seed": seed,
-            "loss": found[pair].held_out,
+            "loss": found[way].held_out,
             "raw": raw,
-            "share": found[pair].held_out / raw - 1,
-            "bytes_per_token": bytes_per_token(ways[pair]),
+            "share": found[way].held_out / raw - 1,
+            "late_share": found[way].late / found[RAW].late - 1,
+            "bytes_per_token": bytes_per_token(ways[way]),
         }
-        for pair in ways
+        for way in ways
     ]
 
 
@@ -88,27 +110,40 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--forward", default="", help="the codec of activations, instead of all")
     parser.add_argument("--backward", default="", help="of gradients; else as forward")
-    parser.add_argument("--pairs", nargs="+", default=PAIRS, help="forward/backward each")
+    parser.add_argument("--averaging", default=RAW, choices=(RAW, GRID), help="of sums")
+    parser.add_argument("--boundary", default="", choices=BOUNDARY_NAMES, help="modules at cuts")
+    parser.add_argument("--boundary-width", type=int, default=0, help="0: a quarter of d_model")
+    parser.add_argument("--ways", nargs="+", default=WAYS, help="to train beside raw")
     options = parser.parse_args()
-    if options.forward:
-        options.pairs = [f"{options.forward}/{options.backward or options.forward}"]
+    if options.forward or options.boundary or options.averaging != RAW:
+        options.ways = [_alone(options)]
     rows = [row for seed in options.seeds for row in trained(options, seed)]
-    plain = next(row for row in rows if row["codecs"] == RAW)
+    plain = next(row for row in rows if row["way"] == RAW)
     shown = [
         (
-            row["codecs"],
+            row["way"],
             row["seed"],
             f"{row['loss']:.4f}",
             f"{row['share']:+.2%}",
+            f"{row['late_share']:+.2%}",
             f"{row['bytes_per_token']:,.0f}",
             f"{plain['bytes_per_token'] / 2 / row['bytes_per_token']:.1f}",
         )
         for row in rows
     ]
-    show(("forward/backward", "seed", "loss", "over raw", "bytes/token", "less than bf16"), shown)
-    alone = len(rows) == 2  # raw and one pair: what a script asked for
+    heads = "way", "seed", "loss", "over raw", "in training", "bytes/token"
+    show((*heads, "less than bf16"), shown)
+    alone = len(rows) == 2  # raw and one way: what a script asked for
     write_json(options.json, rows[-1] if alone else rows)
     return 0
+
+
+def _alone(options: argparse.Namespace) -> str:
+    """The way that the options describe."""
+    pair = options.forward or RAW
+    parts = [f"{options.boundary}:{options.boundary_width}"] if options.boundary else []
+    parts.append(f"{pair}/{options.backward or pair}")
+    return "+".join([*parts, GRID] if options.averaging == GRID else parts)
 
 
 if __name__ == "__main__":

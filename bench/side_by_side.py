@@ -20,7 +20,7 @@ from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
 
-EVALUATED = 16  # held-out microbatches
+EVALUATED = 64  # held-out microbatches
 TOLD_EVERY = 20  # steps
 
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import numpy as np
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.plan.fleet import BYTES_PER_GBIT, CODEC_CHOICES, CONNECTIONS_MAX, DeviceFleet
+from p2pswarm.plan.codec_costs import CODEC_CHOICES
+from p2pswarm.plan.fleet import BYTES_PER_GBIT, CONNECTIONS_MAX, DeviceFleet
 from p2pswarm.plan.network import DeviceNetwork, Floats, RegionNetwork, shipped_network
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.limits import Between, OneOf, Text

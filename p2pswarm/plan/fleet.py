@@ -17,62 +17,13 @@ from p2pswarm.plan.arrangement import (
     LINK_LEAST_BYTES_PER_S,
 )
 from p2pswarm.plan.capacity import Measured
+from p2pswarm.plan.codec_costs import WireCodec
 from p2pswarm.plan.network import DeviceNetwork, Floats
-from p2pswarm.settings.config import CODEC_LADDER
 
 BYTES_PER_GBIT = 1e9 / 8
 STATE_BYTES_PER_VALUE = 20.0
 """Weight, two moments, the gradient's sum and its average, float32 each."""
 CONNECTIONS_MAX = 16  # as `network.bulk_connections` allows
-
-
-@dataclass(frozen=True, slots=True)
-class WireCodec:
-    """What a codec makes of a float32 value, and how fast it does."""
-
-    name: str
-    """One for both ways, or as "int8/dither4" one forward and one backward."""
-    bytes_per_value: float
-    values_per_s: float
-    """Encoded on one side and decoded on the other, by one core; infinite if nothing is done."""
-
-    @property
-    def ways(self) -> tuple[str, str]:
-        """The codec of activations, and that of their gradients."""
-        forward, _, backward = self.name.partition("/")
-        return forward, backward or forward
-
-
-CODECS = (
-    WireCodec("raw", 4.0, float("inf")),
-    WireCodec("planes-zstd", 4.0 / 1.2, 1.8e8),
-    WireCodec("bf16", 2.0, 1.3e9),
-    WireCodec("int8", 4.0 / 3.94, 7.6e8),
-    WireCodec("dither6", 6.5 / 8, 1.4e8),
-    WireCodec("dither5", 5.5 / 8, 1.4e8),
-    WireCodec("dither4", 4.5 / 8, 1.7e8),
-    WireCodec("dither3", 3.25 / 8, 1.2e8),
-)
-"""Of those in docs/figures.md ("Codecs"), in the order of what they lose."""
-PAIRS = tuple("/".join(rung) for rung in CODEC_LADDER[1:])
-"""Codecs of activations and of gradients that lose little together, the mildest first."""
-CODEC_CHOICES = (*(codec.name for codec in CODECS), *PAIRS)
-
-GRID = WireCodec("int-grid", 0.8, 6e7)
-"""Of sums within a stage alone (docs/codecs.md)."""
-
-
-def codec_of(name: str) -> WireCodec:
-    """The codec of this name, or the mean of a pair as "int8/dither4"; Unusable if unknown."""
-    known = {codec.name: codec for codec in (*CODECS, GRID)}
-    forward, _, backward = name.partition("/")
-    up, down = known.get(forward), known.get(backward or forward)
-    if up is None or down is None:
-        names = ", ".join(CODEC_CHOICES)
-        raise Unusable(f"codec {name!r:.40} is not known to the planner: choose of {names}")
-    size = (up.bytes_per_value + down.bytes_per_value) / 2
-    value_s = (1 / up.values_per_s + 1 / down.values_per_s) / 2
-    return WireCodec(name, size, 1 / value_s if value_s else float("inf"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

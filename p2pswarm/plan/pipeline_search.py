@@ -15,7 +15,8 @@ import numpy as np
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.plan.annealing import RandomState
-from p2pswarm.plan.fleet import DeviceFleet, WireCodec, WorkLoad
+from p2pswarm.plan.codec_costs import WireCodec
+from p2pswarm.plan.fleet import DeviceFleet, WorkLoad
 from p2pswarm.plan.network import Floats, Ints
 from p2pswarm.plan.pipeline_annealing import (
     PENALTY_S,

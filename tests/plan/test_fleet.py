@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 from p2pswarm.base.errors import Unusable
 from p2pswarm.plan.arrangement import LINK_ASSUMED_BYTES_PER_S, LINK_LEAST_BYTES_PER_S
 from p2pswarm.plan.capacity import Measured
-from p2pswarm.plan.fleet import (
-    LINK_MOST_BYTES_PER_S,
-    RTT_ASSUMED_S,
-    MeasuredServer,
-    codec_of,
-    measured_fleet,
-)
+from p2pswarm.plan.codec_costs import codec_of
+from p2pswarm.plan.fleet import LINK_MOST_BYTES_PER_S, RTT_ASSUMED_S, MeasuredServer, measured_fleet
 
 WORK = (3e12, 6e12)
 

@@ -9,7 +9,8 @@ from plan.test_pipelined import GIB, drafts, fleet, fleets, load
 from plan.test_search import clock_of_ticks
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.plan.fleet import STATE_BYTES_PER_VALUE, codec_of
+from p2pswarm.plan.codec_costs import codec_of
+from p2pswarm.plan.fleet import STATE_BYTES_PER_VALUE
 from p2pswarm.plan.pipeline_annealing import PENALTY_S, Draft, parts_of, step_s
 from p2pswarm.plan.pipeline_cost import needs_of
 from p2pswarm.plan.pipeline_search import (

@@ -11,13 +11,8 @@ from hypothesis import strategies as st
 from plan.test_search import clock_of_ticks
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.plan.fleet import (
-    BYTES_PER_GBIT,
-    STATE_BYTES_PER_VALUE,
-    DeviceFleet,
-    WorkLoad,
-    codec_of,
-)
+from p2pswarm.plan.codec_costs import codec_of
+from p2pswarm.plan.fleet import BYTES_PER_GBIT, STATE_BYTES_PER_VALUE, DeviceFleet, WorkLoad
 from p2pswarm.plan.network import DeviceNetwork
 from p2pswarm.plan.pipeline_annealing import PENALTY_S, Draft, parts_of, step_s
 from p2pswarm.plan.pipeline_cost import connections_of, needs_of, step_cost

@@ -19,8 +19,9 @@ from p2pswarm.commands.arguments import say, toml
 from p2pswarm.commands.picture import picture
 from p2pswarm.models.blocks import block_costs, make_blocks
 from p2pswarm.models.model_source import resolved
+from p2pswarm.plan.codec_costs import codec_of
 from p2pswarm.plan.device_file import DeviceFile, PlanOptions, fleet_of
-from p2pswarm.plan.fleet import DeviceFleet, WorkLoad, codec_of
+from p2pswarm.plan.fleet import DeviceFleet, WorkLoad
 from p2pswarm.plan.pipeline_annealing import Draft, device_rate
 from p2pswarm.plan.pipeline_cost import PlannedEdge, connections_of, edges_of, needs_of
 from p2pswarm.plan.pipeline_search import (

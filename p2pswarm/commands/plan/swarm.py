@@ -21,8 +21,9 @@ from p2pswarm.commands.plan.devices import PlanAnswer, lines, load_of, plan_of, 
 from p2pswarm.commands.status.ask import answer_of, found_out, offers_of
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.node.stack.stack import NodeStack
+from p2pswarm.plan.codec_costs import CODECS
 from p2pswarm.plan.device_file import PlanOptions
-from p2pswarm.plan.fleet import CODECS, MeasuredFleet, MeasuredServer, measured_fleet
+from p2pswarm.plan.fleet import MeasuredFleet, MeasuredServer, measured_fleet
 from p2pswarm.plan.pipeline_annealing import Draft
 from p2pswarm.plan.pipeline_cost import StepCost, step_cost
 from p2pswarm.progress.printable import printable

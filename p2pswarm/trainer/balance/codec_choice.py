@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from p2pswarm.models.compute.bundle_spec import boundary_above, boundary_codecs, bundle_spec
+from p2pswarm.plan.codec_costs import codec_of
 from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.chain import CODECS_AFTER, CodecTable
 from p2pswarm.run.messages.step import NearbyCodecs
 from p2pswarm.settings.codec_ladder import MILDEST, BoundaryCodecs, boundary_ladder, codecs_of
-from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.config import CODEC_LADDER, RunConfig
 from p2pswarm.tensors.codecs.edge_codecs import EdgeCodecs
 
 CARRIES = 1.15  # times what the slowest stage computes: links are not always full
@@ -28,8 +29,7 @@ GAIN = 0.05  # of a step's time, for which a coarser rung is worth its rounding
 FASTER_MOST = 4.0  # times the lower median of a stage
 AGREEING = 10  # steps in a row that wish the same way
 PAUSE = 50  # steps between two changes of a way
-BYTES_A_VALUE = {"bf16": 2.0, "int8": 1.016, "dither6": 0.8125, "dither4": 0.5625, "dither3": 0.407}
-"""Of each codec of the ladder, with what it sends beside the codes; a test measures them."""
+BYTES_A_VALUE = {name: codec_of(name).bytes_per_value for rung in CODEC_LADDER for name in rung}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,32 @@
+import pytest
+import torch
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.plan.codec_costs import CODECS, PAIRS, codec_of
+from p2pswarm.settings.config import FP4_NAMES
+from p2pswarm.tensors.codecs.registry import encode
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
+def test_the_bytes_of_a_value_are_what_codecs_send(codec):
+    x = torch.randn(512, 512, generator=torch.Generator().manual_seed(1))
+
+    sent = len(encode(x, codec.name, key=bytes(8)).data) / x.numel()
+
+    assert sent == pytest.approx(codec.bytes_per_value, rel=0.02)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_pair_costs_the_mean_of_its_ways(name):
+    forward, backward = (codec_of(each).bytes_per_value for each in name.split("/"))
+
+    assert codec_of(name).bytes_per_value == (forward + backward) / 2
+
+
+def test_the_planner_knows_every_4_bit_float():
+    assert {codec.name for codec in CODECS} >= set(FP4_NAMES)
+
+
+def test_an_unknown_codec_is_refused_with_those_that_are_known():
+    with pytest.raises(Unusable, match=r"'int2' is not known to the planner: choose of raw, "):
+        codec_of("int2")
