@@ -426,7 +426,7 @@ class Comparison:
             return f"{name}  no device holds a stage of it"
         codecs = max(self.runs[: len(LADDER)], key=attrgetter("tokens_per_s"))
         fastest = max(self.runs, key=attrgetter("tokens_per_s"))
-        cells = [name, _cell(codecs, codecs.rung), _cell(fastest, fastest.rung)]
+        cells = [name, *(_cell(cost, _how(cost)) for cost in (codecs, fastest))]
         if not self.islands:
             return "  ".join([*cells, "an island cannot hold it"])
         cells += [_cell(usual(self.islands, outer), "") for outer in TOLD_OUTERS]
@@ -440,6 +440,10 @@ def usual(found: Sequence[IslandsCost], outer: str) -> IslandsCost:
         for each in found
         if (each.outer, each.inner_steps, each.beside) == (outer, TOLD_STEPS, False)
     )
+
+
+def _how(cost: RunCost) -> str:
+    return cost.rung if cost.regions > 1 else "one region"
 
 
 def _cell(cost: RunCost | IslandsCost, rung: str) -> str:
