@@ -10,8 +10,10 @@ Shapes:  device (n), stage (s), region (r).
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, product
 
 import numpy as np
+from ortools.linear_solver import pywraplp
 
 from p2pswarm.plan.fleet import GRID, DeviceFleet, WireCodec, WorkLoad, codec_of
 from p2pswarm.plan.network import DeviceNetwork, Floats, Ints
@@ -25,6 +27,8 @@ TOKENS = 2048
 """Of a microbatch: one row."""
 VOCABULARY = 32_768
 FLOPS_A_WEIGHT = 6.0  # a multiplication and an addition; a backward is two forwards
+
+CROSSING_PRICE = 1e-6  # so that of equal flows the one that crosses least is taken
 
 SPARSE_SHARE = 64 / 4096
 SPARSE_BITS = 2 + 12
@@ -194,6 +198,49 @@ def crossings_r(flows: Mapping[tuple[int, int], float], region_n: Ints) -> Float
         if region_n[one] != region_n[other]:
             crossing_r[[region_n[one], region_n[other]]] += rate
     return crossing_r
+
+
+def shared_flow(
+    groups: Sequence[Sequence[int]],
+    rates: Mapping[int, float],
+    region_n: Ints,
+    line_rate: float,
+) -> tuple[float, dict[tuple[int, int], float]]:
+    """The microbatches a second that get through all stages, and over which links.
+
+    `groups`: the devices of each stage; `rates`: the microbatches a second that each can do;
+    `line_rate`: the crossings a second that a region's line carries.
+    """
+    if len(groups) == 1:
+        return sum(rates.values()), {}
+    solver = pywraplp.Solver.CreateSolver("GLOP")
+    flows = {
+        link: solver.NumVar(0.0, solver.infinity(), "")
+        for befores, afters in pairwise(groups)
+        for link in product(befores, afters)
+    }
+    into = {device: [] for device in rates}
+    out = {device: [] for device in rates}
+    lines = {int(region): [] for region in region_n}
+    for (one, other), flow in flows.items():
+        out[one].append(flow)
+        into[other].append(flow)
+        if region_n[one] != region_n[other]:
+            lines[int(region_n[one])].append(flow)
+            lines[int(region_n[other])].append(flow)
+    for device, rate in rates.items():
+        solver.Add(sum(into[device] or out[device]) <= rate)
+        if into[device] and out[device]:
+            solver.Add(sum(into[device]) == sum(out[device]))
+    for crossing in filter(None, lines.values()):
+        solver.Add(sum(crossing) <= line_rate)
+    crossed = sum(flow for crossing in lines.values() for flow in crossing)
+    pace = sum(flow for device in groups[0] for flow in out[device])
+    solver.Maximize(pace - CROSSING_PRICE * crossed)
+    if solver.Solve() != solver.OPTIMAL:
+        return 0.0, {}
+    found = {link: flow.solution_value() for link, flow in flows.items()}
+    return sum(rate for (one, _), rate in found.items() if one in groups[0]), found
 
 
 def averaged_r(stage_n: Ints, values_s: Floats, region_n: Ints) -> Floats:

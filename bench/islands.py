@@ -28,7 +28,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from itertools import pairwise, product
+from itertools import product
 from operator import attrgetter
 
 import numpy as np
@@ -55,16 +55,16 @@ from island_costs import (
     places_of,
     region_tflops,
     regions_of,
+    shared_flow,
     shares_of,
     work_of,
 )
-from ortools.linear_solver import pywraplp
 from results import command_line, write_json
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.plan.fleet import DeviceFleet
 from p2pswarm.plan.network import DeviceNetwork, Ints, RegionNetwork
-from p2pswarm.plan.pipeline_annealing import Draft, Needs, device_rate, parts_of
+from p2pswarm.plan.pipeline_annealing import Draft, device_rate, parts_of
 from p2pswarm.plan.pipeline_cost import needs_of
 from p2pswarm.plan.pipeline_search import PlanEffort, search_pipelined
 from p2pswarm.progress.events import Report
@@ -82,7 +82,6 @@ STAGES_TRIED = 2, 4, 6, 8, 12, 16, 24, 32
 """By the search."""
 SHARED_BY = 1, 16
 """Pairs of devices among which the search takes a line to be divided."""
-CROSSING_PRICE = 1e-6  # so that of equal flows the one that crosses least is taken
 HALVINGS = 50
 GAIN_ASKED = 2.0
 TOLD_OUTERS, TOLD_STEPS = ("DiLoCo int8", "SparseLoCo"), 30
@@ -146,55 +145,6 @@ def places(regions: Sequence[Region], line_mbit: float) -> Places:
     return Places(tuple(regions), devices_of(regions, line_mbit), line_mbit)
 
 
-def shared_flow(
-    needs: Needs, draft: Draft, region_n: Ints, line_rate: float
-) -> tuple[float, dict[tuple[int, int], float]]:
-    """The microbatches a second that get through all stages, and over which links.
-
-    `line_rate`: the crossings a second that a region's line carries.
-    """
-    stages = len(draft.borders_s) - 1
-    members = [np.flatnonzero(draft.stage_n == stage) for stage in range(stages)]
-    rates = {
-        int(device): device_rate(needs, draft, int(device), stage)
-        for stage, group in enumerate(members)
-        for device in group
-    }
-    if stages == 1:
-        return sum(rates.values()), {}
-    solver = pywraplp.Solver.CreateSolver("GLOP")
-    flows = {
-        (int(one), int(other)): solver.NumVar(0.0, solver.infinity(), "")
-        for befores, afters in pairwise(members)
-        for one in befores
-        for other in afters
-    }
-    into = {device: [] for device in rates}
-    out = {device: [] for device in rates}
-    lines = {int(region): [] for region in region_n}
-    for (one, other), flow in flows.items():
-        out[one].append(flow)
-        into[other].append(flow)
-        if region_n[one] != region_n[other]:
-            lines[int(region_n[one])].append(flow)
-            lines[int(region_n[other])].append(flow)
-    first, last = set(map(int, members[0])), set(map(int, members[-1]))
-    for device, rate in rates.items():
-        solver.Add(sum(into[device] if device in last else out[device]) <= rate)
-        if device not in first and device not in last:
-            solver.Add(sum(into[device]) == sum(out[device]))
-    for crossing in lines.values():
-        if crossing:
-            solver.Add(sum(crossing) <= line_rate)
-    pace = sum(flow for device in first for flow in out[device])
-    crossed = sum(flow for crossing in lines.values() for flow in crossing)
-    solver.Maximize(pace - CROSSING_PRICE * crossed)
-    if solver.Solve() != solver.OPTIMAL:
-        return 0.0, {}
-    found = {link: flow.solution_value() for link, flow in flows.items()}
-    return sum(found[link] for link in found if link[0] in first), found
-
-
 def run_cost(
     where: Places, model: SizedModel, rung: Rung, microbatches: int, draft: Draft
 ) -> RunCost | None:
@@ -205,7 +155,13 @@ def run_cost(
     if parts.stages_sx[:, 3].sum() > 0:
         return None
     line = where.line_mbit * MBIT_BYTES
-    pace, flows = shared_flow(needs, draft, region_n, line / load.boundary_bytes)
+    groups = [np.flatnonzero(draft.stage_n == s).tolist() for s in range(len(draft.borders_s) - 1)]
+    rates = {
+        device: device_rate(needs, draft, device, stage)
+        for stage, group in enumerate(groups)
+        for device in group
+    }
+    pace, flows = shared_flow(groups, rates, region_n, line / load.boundary_bytes)
     if pace <= 0:
         return None
     values_s = np.add.reduceat(load.values_k, draft.borders_s[:-1])

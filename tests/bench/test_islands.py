@@ -23,6 +23,7 @@ from island_costs import (
     devices_of,
     outer_s,
     places_of,
+    shared_flow,
     shares_of,
 )
 
@@ -57,6 +58,21 @@ def test_a_crossing_counts_on_the_lines_of_both_its_ends():
     crossed_r = crossings_r({(0, 1): 2.0, (1, 2): 2.0}, region_n)
 
     assert crossed_r.tolist() == [2.0, 4.0, 2.0]
+
+
+def test_a_run_over_regions_is_as_fast_as_their_line_lets_it():
+    region_n = places_of([(SLOW,) * 2, (SLOW,) * 2])
+    rates = dict.fromkeys(range(4), 5.0)
+
+    fast, _ = shared_flow([[0, 1], [2, 3]], rates, region_n, 100.0)
+    slow, links = shared_flow([[0, 1], [2, 3]], rates, region_n, 4.0)
+    mixed, within = shared_flow([[0, 2], [1, 3]], rates, region_n, 4.0)
+
+    assert fast == pytest.approx(10.0)
+    assert slow == pytest.approx(4.0)
+    assert crossings_r(links, region_n).tolist() == pytest.approx([4.0, 4.0])
+    assert mixed == pytest.approx(10.0)
+    assert crossings_r(within, region_n).tolist() == pytest.approx([0.0, 0.0])
 
 
 def test_a_stage_with_a_member_in_each_region_sends_its_sum_once_and_its_mean_once():
