@@ -16,6 +16,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from procs.fork_server import ForkServer
 
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 hypothesis.settings.register_profile("full", deadline=None, print_blob=True)
@@ -63,6 +64,14 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--update`."""
     parser.addoption("--update", action="store_true", help="write the texts of tests/golden anew")
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """Starts processes without the seconds of their imports."""
+    server = ForkServer()
+    yield server
+    server.close()
 
 
 @pytest.fixture
