@@ -1,6 +1,7 @@
 """What every test shares: one torch thread a process, no hub, and seeds that can be replayed."""
 
 import atexit
+import functools
 import os
 import shutil
 import sys
@@ -107,6 +108,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place.__getitem__)
 
 
+@functools.cache
 def is_waiting(path: Path) -> bool:
     """Tell whether a file's tests wait."""
     return any(path.is_relative_to(HERE / folder) for folder in WAITING)

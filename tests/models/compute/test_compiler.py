@@ -1,6 +1,7 @@
 """Compiled blocks: what they compute, and what is refused. A C++ compiler has to be there."""
 # ruff: noqa: N806  shapes are written at the end of names
 
+import importlib
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,7 +9,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch._inductor import config as inductor
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.blocks import stage_blocks
@@ -121,13 +121,16 @@ def test_what_is_compiled_wrong_is_refused(monkeypatch):
 
 
 def test_without_a_compiler_it_says_what_to_do():
+    inductor = importlib.import_module("torch._inductor")  # it takes seconds, for this test alone
     torch.compiler.reset()
     flat = FlatParameters(RUN, stage_blocks(RUN, 1), CPU)
 
     with (
         pytest.raises(Unusable, match=r"serve\.compiled: .*apt install g\+\+") as caught,
-        torch._inductor.utils.fresh_inductor_cache(),
-        inductor.patch({"cpp.cxx": (None, "no-such-compiler")}),  # pytest's would delete it
+        inductor.utils.fresh_inductor_cache(),
+        torch._inductor.config.patch(
+            {"cpp.cxx": (None, "no-such-compiler")}
+        ),  # pytest's would delete it
     ):
         compiled_precision(RUN, 1, flat)
 
