@@ -14,7 +14,7 @@ from p2pswarm.trainer.reports.reports import RunBegun, RunFinished, StepDone, We
 
 STAGES, SERVERS, STEPS = 3, 12, 4
 STRUCK_AT = 1  # the step after which it happens: version 2, which no newcomer can draw
-WAITS_S = 600.0
+WAITS_S = 200.0
 ALL_DONE = RunFinished("all steps are done", failed=False)
 Blow = Callable[[SimSwarm], None]
 
