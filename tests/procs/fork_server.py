@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -119,6 +120,7 @@ class Forked:
 
     def __init__(self) -> None:
         self.returncode: int | None = None
+        self._waiting = threading.Lock()
         self._parent, their_parent = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.their_parent = their_parent.detach()
         self.stdin: IO[str] | None = None
@@ -138,13 +140,23 @@ class Forked:
 
     def poll(self) -> int | None:
         """The exit code, as of `Popen`; None while it runs."""
-        if self.returncode is None and select.select([self._parent], [], [], 0)[0]:
-            self.wait()
+        if self._waiting.acquire(blocking=False):
+            try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._end(0.0)
+            finally:
+                self._waiting.release()
         return self.returncode
 
-    def wait(self) -> int:
-        """Wait for its end; returns the exit code."""
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait for its end, in any thread; returns the exit code."""
+        with self._waiting:
+            return self._end(timeout_s)
+
+    def _end(self, timeout_s: float | None) -> int:
         if self.returncode is None:
+            if not select.select([self._parent], [], [], timeout_s)[0]:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout_s or 0.0)
             said = self._parent.recv(EXIT_BYTES)
             assert said, "the parent of the process was killed"
             self.returncode = int(said)
