@@ -56,7 +56,7 @@ def test_a_cut_between_the_ends_of_a_tied_model_costs_a_server_and_the_run_goes_
     assert outcome.longest_stall_s < 20.0
 
 
-@pytest.mark.parametrize("at_s", [4.0, 9.0, 14.0])
+@pytest.mark.parametrize("at_s", core_of([4.0, 9.0, 14.0], [9.0]))
 def test_a_link_that_is_reset_costs_no_sum(at_s: float) -> None:
     """A stage's only server is back in a moment, with its sum; it cost up to a whole step."""
     shape = Shape(3, 1.0, Cost(state_bytes=1 << 14, forward_s=0.3), steps=2)
