@@ -43,6 +43,7 @@ from swarm_processes import (
     Nodes,
     Run,
     RunFailed,
+    Site,
     checked,
 )
 from wan_lab import Lab, Link
@@ -310,9 +311,12 @@ def check_chains(swarm: Swarm, steps: int) -> dict[str, object]:
     return longest
 
 
-def main() -> int:
-    """Train, cut, heal, compare, print, write."""
-    options = _options()
+def main(
+    flags: Sequence[str] | None = None,
+    nodes_at: Callable[[Site, Path, float], Nodes] = Nodes,
+) -> int:
+    """Train, cut, heal, compare, print, write. `nodes_at`: how processes are started."""
+    options = _options(flags)
     run = Run(
         name="cut in two",
         steps=options.steps,
@@ -327,7 +331,8 @@ def main() -> int:
         dtype="float64",
         codec="raw",
     )
-    return play_and_compare(run, (HOSTS, WHOLE), options, lambda lab: cut_and_heal(lab, options))
+    roads = HOSTS, WHOLE
+    return play_and_compare(run, roads, options, lambda lab: cut_and_heal(lab, options), nodes_at)
 
 
 def cut_and_heal(place: LabRun, options: argparse.Namespace) -> dict[str, object]:
@@ -345,7 +350,7 @@ def cut_and_heal(place: LabRun, options: argparse.Namespace) -> dict[str, object
     return {"chain": check_chains(swarm, place.run.steps), **asdict(told)}
 
 
-def _options() -> argparse.Namespace:
+def _options(flags: Sequence[str] | None) -> argparse.Namespace:
     parser = command_line(__doc__)
     cuts = ("halves", "kept", "alone", "stage", "stopped")
     parser.add_argument("--cut", choices=cuts, default="halves")
@@ -355,7 +360,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--microbatches", type=int, default=12, help="a step")
     parser.add_argument("--keep", type=Path, help="a folder for what trainers say and servers log")
     add_options(parser, patience_s=500.0)
-    return parser.parse_args()
+    return parser.parse_args(flags)
 
 
 if __name__ == "__main__":

@@ -35,11 +35,12 @@ def play_and_compare(
     roads: tuple[int, Link],
     options: argparse.Namespace,
     play: Callable[[LabRun], dict[str, Any]],
+    nodes_at: Callable[[Site, Path, float], Nodes] = Nodes,
 ) -> int:
     """Play a run to its end, compare, print, write; the exit code.
 
     `roads`: how many hosts there are, and the link between any two. `play` returns its figures when
-    the trainers have left; it may raise RunFailed.
+    the trainers have left; it may raise RunFailed. `nodes_at`: how processes are started.
     """
     hosts, link = roads
     with tempfile.TemporaryDirectory() as place:
@@ -49,7 +50,7 @@ def play_and_compare(
         try:
             with (
                 Lab(hosts, link) as lab,
-                Nodes(Site("lab", lab.address, lab.enter), folder, options.patience_s) as nodes,
+                nodes_at(Site("lab", lab.address, lab.enter), folder, options.patience_s) as nodes,
             ):
                 figures = play(LabRun(lab, nodes, run, folder))
             train_plainly(run, theirs, options.patience_s)

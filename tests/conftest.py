@@ -1,6 +1,7 @@
 """What every test shares: one torch thread a process, no hub, and seeds that can be replayed."""
 
 import atexit
+import functools
 import os
 import shutil
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from procs.fork_server import ForkServer
 
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 hypothesis.settings.register_profile("full", deadline=None, print_blob=True)
@@ -65,6 +67,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="write the texts of tests/golden anew")
 
 
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """Starts processes without the seconds of their imports."""
+    server = ForkServer()
+    yield server
+    server.close()
+
+
 @pytest.fixture
 def golden(pytestconfig: pytest.Config) -> Callable[[str, dict[str, str]], None]:
     """Compares texts, by what each is of, with the file of a name in tests/golden.
@@ -98,6 +108,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place.__getitem__)
 
 
+@functools.cache
 def is_waiting(path: Path) -> bool:
     """Tell whether a file's tests wait."""
     return any(path.is_relative_to(HERE / folder) for folder in WAITING)

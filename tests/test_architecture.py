@@ -9,9 +9,11 @@ import functools
 import graphlib
 import re
 import tomllib
+import typing
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -254,32 +256,36 @@ pytestmark = pytest.mark.xdist_group("the package's syntax trees")  # made once
 Rule = Callable[[Path], Iterator[str]]
 
 
-def modules(package: Path) -> Iterator[tuple[Path, ast.Module]]:
+@functools.cache
+def modules(package: Path) -> tuple[tuple[Path, ast.Module], ...]:
+    """A package's modules: every rule reads all of them."""
     paths = sorted(package.rglob("*.py"))
     assert paths, f"{package}: an empty house passes every rule"
-    for path in paths:
-        yield path.relative_to(package), parsed(path.read_text())
+    return tuple((path.relative_to(package), ast.parse(path.read_text())) for path in paths)
 
 
 @functools.cache
-def parsed(text: str) -> ast.Module:
-    """A module's syntax tree: every rule reads all of them."""
-    return ast.parse(text)
+def nodes(tree: ast.Module) -> dict[type, list[ast.AST]]:
+    """All nodes of a module by their type: to walk its tree takes as long as to parse it."""
+    found: dict[type, list[ast.AST]] = {}
+    for node in ast.walk(tree):
+        found.setdefault(type(node), []).append(node)
+    return found
 
 
-@functools.cache
-def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
-    """All nodes of a module: to walk its tree takes as long as to parse it."""
-    return tuple(ast.walk(tree))
+def nodes_of(tree: ast.Module, kinds: Any) -> Iterator[Any]:
+    """The nodes of a module that are of a type, or of one of a union."""
+    found = nodes(tree)
+    for kind in typing.get_args(kinds) or (kinds,):
+        yield from found.get(kind, ())
 
 
 def imports(tree: ast.Module) -> Iterator[str]:
     """Every module that `tree` names, imports inside functions included."""
-    for node in nodes(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield "." * node.level + (node.module or "")
+    for node in nodes_of(tree, ast.Import):
+        yield from (alias.name for alias in node.names)
+    for node in nodes_of(tree, ast.ImportFrom):
+        yield "." * node.level + (node.module or "")
 
 
 def within(path: Path, places: set[str]) -> bool:
@@ -343,7 +349,7 @@ def awaiting_rules(package: Path) -> Iterator[str]:
     """Only files of the shell await."""
     waiting = ast.Await | ast.AsyncFor | ast.AsyncWith
     for path, tree in modules(package):
-        if not in_shell(path) and any(isinstance(node, waiting) for node in nodes(tree)):
+        if not in_shell(path) and any(nodes_of(tree, waiting)):
             yield f"{path}: awaits"
 
 
@@ -359,9 +365,8 @@ def names_defined_twice(package: Path) -> Iterator[str]:
     """One class name has one meaning, whether it is private or not."""
     places: dict[str, list[str]] = {}
     for path, tree in modules(package):
-        for node in nodes(tree):
-            if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name.lstrip("_"), []).append(str(path))
+        for node in nodes_of(tree, ast.ClassDef):
+            places.setdefault(node.name.lstrip("_"), []).append(str(path))
     yield from (f"{name}: {', '.join(found)}" for name, found in places.items() if len(found) > 1)
 
 
@@ -389,7 +394,7 @@ def stray_torch(package: Path) -> Iterator[str]:
 def global_chance(package: Path) -> Iterator[str]:
     """Chance is an argument: the module `random` is good for the class Random only."""
     for path, tree in modules(package):
-        for node in nodes(tree):
+        for node in nodes_of(tree, ast.Attribute | ast.ImportFrom):
             match node:
                 case ast.Attribute(value=ast.Name(id="random"), attr=name) if name != "Random":
                     yield f"{path}:{node.lineno}: random.{name}"
@@ -403,8 +408,8 @@ def late_imports(package: Path) -> Iterator[str]:
     for path, tree in modules(package):
         tops = {id(node) for node in tree.body}
         tops |= {id(n) for node in tree.body if isinstance(node, ast.Try) for n in node.body}
-        for node in nodes(tree):
-            if isinstance(node, ast.Import | ast.ImportFrom) and id(node) not in tops:
+        for node in nodes_of(tree, ast.Import | ast.ImportFrom):
+            if id(node) not in tops:
                 yield f"{path}:{node.lineno}: import inside"
         if "importlib" in imports(tree) and not within(path, LATE_IMPORTS):
             yield f"{path}: importlib"
@@ -430,9 +435,8 @@ def too_long(package: Path) -> Iterator[str]:
         lines = len((package / path).read_text().splitlines())
         if lines > FILE_LINES_MAX:
             yield f"{path}: {lines} lines"
-        for node in nodes(tree):
-            if isinstance(node, Functions):
-                yield from (f"{path}: {node.name}: {what}" for what in too_long_function(node))
+        for node in nodes_of(tree, Functions):
+            yield from (f"{path}: {node.name}: {what}" for what in too_long_function(node))
 
 
 def too_long_function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
@@ -448,8 +452,8 @@ def empty_names(package: Path) -> Iterator[str]:
     for path, tree in modules(package):
         if path.stem in ("utils", "common", "helpers"):
             yield f"{path}: vague"
-        for node in nodes(tree):
-            if isinstance(node, ast.ClassDef) and vague.search(node.name):
+        for node in nodes_of(tree, ast.ClassDef):
+            if vague.search(node.name):
                 yield f"{path}: {node.name}"
 
 
@@ -464,9 +468,7 @@ def crowded_folders(package: Path) -> Iterator[str]:
 def unlike_tuples(package: Path) -> Iterator[str]:
     """What a parameter holds has names: no tuple of unlike things."""
     for path, tree in modules(package):
-        for node in nodes(tree):
-            if not isinstance(node, Functions):
-                continue
+        for node in nodes_of(tree, Functions):
             for argument in node.args.posonlyargs + node.args.args + node.args.kwonlyargs:
                 match argument.annotation:
                     case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=parts)):
@@ -480,8 +482,7 @@ def halves_of_classes(package: Path) -> Iterator[str]:
     classes = {
         node.name: (path, node)
         for path, tree in modules(package)
-        for node in nodes(tree)
-        if isinstance(node, ast.ClassDef)
+        for node in nodes_of(tree, ast.ClassDef)
     }
     bases = {name for _, node in classes.values() for name in base_names(node)}
     for name in sorted(bases & classes.keys()):
@@ -632,11 +633,7 @@ def test_shells_are_there_and_few(capsys):
     assert list(stale_shell(PACKAGE)) == []
 
     lines = {path: len((PACKAGE / path).read_text().splitlines()) for path, _ in modules(PACKAGE)}
-    waiting = {
-        path
-        for path, tree in modules(PACKAGE)
-        if any(isinstance(node, Coroutine) for node in nodes(tree))
-    }
+    waiting = {path for path, tree in modules(PACKAGE) if any(nodes_of(tree, Coroutine))}
     share = sum(lines[path] for path in waiting) / sum(lines.values())
     with capsys.disabled():
         print(f"\nshell share: {share:.2f}")

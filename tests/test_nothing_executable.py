@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_architecture import LATE_IMPORTS, PACKAGE, modules, nodes, within
+from test_architecture import LATE_IMPORTS, PACKAGE, modules, nodes_of, within
 
 pytestmark = pytest.mark.xdist_group("the package's syntax trees")
 RUNS_CODE = frozenset({"eval", "exec", "compile", "__import__"})
@@ -42,6 +42,8 @@ MODULES = frozenset(
     }
 )
 """Modules whose readers build any object, or run a text: the bytes choose what happens."""
+Suspect = ast.Import | ast.ImportFrom | ast.Name | ast.Attribute | ast.Call
+"""What a breach can be."""
 LOADERS = {
     "load": {"torch": "weights_only", "np": "allow_pickle", "numpy": "allow_pickle"},
 }
@@ -55,7 +57,7 @@ PROCESSES = {"commands/demo/processes.py", "server/devices/rank_processes.py"}
 def executable_input(package: Path) -> Iterator[str]:
     """Every place that could run what came from outside."""
     for path, tree in modules(package):
-        for node in nodes(tree):
+        for node in nodes_of(tree, Suspect):
             for what in _breaches(path, node):
                 yield f"{path}:{getattr(node, 'lineno', 0)}: {what}"
 

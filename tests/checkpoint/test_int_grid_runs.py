@@ -22,7 +22,7 @@ GRID = replace(
 )
 MUON = replace(GRID, optimizer=replace(CLIPPED, name="muon"))
 TIED = replace(GRID, model=replace(GRID.model, tie=True))
-every_run = pytest.mark.parametrize("config", [MUON, TIED], ids=["muon", "tied"])
+FULL = pytest.mark.full
 
 
 def assert_bits_of_a_plain_loop(run, config: RunConfig) -> None:
@@ -32,7 +32,9 @@ def assert_bits_of_a_plain_loop(run, config: RunConfig) -> None:
             assert torch.equal(ours, theirs[name]), name
 
 
-@every_run
+@pytest.mark.parametrize(
+    "config", [pytest.param(MUON, id="muon"), pytest.param(TIED, id="tied", marks=FULL)]
+)
 def test_servers_that_die_leave_no_trace_in_any_bit(tmp_path: Path, config: RunConfig) -> None:
     run = train(tmp_path, config, range(1, 7), DEATHS)
 
@@ -40,7 +42,9 @@ def test_servers_that_die_leave_no_trace_in_any_bit(tmp_path: Path, config: RunC
     assert_bits_of_a_plain_loop(run, config)
 
 
-@every_run
+@pytest.mark.parametrize(
+    "config", [pytest.param(MUON, id="muon", marks=FULL), pytest.param(TIED, id="tied")]
+)
 def test_a_checkpoint_holds_the_grid(tmp_path: Path, config: RunConfig) -> None:
     train(tmp_path, replace(config, steps=4), range(1, 5))
 

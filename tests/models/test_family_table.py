@@ -120,8 +120,10 @@ def doubled_heads(name: str) -> dict[str, int]:
         pytest.param(tuple(FAMILIES), id="all", marks=pytest.mark.full),
     ],
 )
-def test_the_page_says_whose_layers_two_devices_share_by_tensors(names, tmp_path, pytestconfig):
-    by_ranks(RANKS, try_plans, list(names), str(tmp_path / "report.json"))
+def test_the_page_says_whose_layers_two_devices_share_by_tensors(
+    fork_server, names, tmp_path, pytestconfig
+):
+    by_ranks(fork_server, RANKS, try_plans, list(names), str(tmp_path / "report.json"))
     found = json.loads((tmp_path / "report.json").read_text())
 
     for name in names:

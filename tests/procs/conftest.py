@@ -92,20 +92,12 @@ def interpreter(command: list[str], folder: Path, errors: IO[bytes]) -> subproce
     )
 
 
-@pytest.fixture(scope="session")
-def fork_server() -> Iterator[ForkServer]:
-    """Starts processes without the seconds of their imports."""
-    server = ForkServer()
-    yield server
-    server.close()
-
-
 @pytest.fixture
 def start(tmp_path: Path, fork_server: ForkServer) -> Iterator:
     """Starts `python -m p2pswarm.node` with flags; `module="p2pswarm"` starts any of its commands.
 
     It is a fork of a process that has the imports, unless it shall be `fresh`.
-    `inside`: what to write before the command, so that the node sees a disk that others do not.
+    `inside`: files of the namespaces that it enters, so that it sees a disk that others do not.
     """
     nodes: list[Node] = []
 
@@ -118,11 +110,10 @@ def start(tmp_path: Path, fork_server: ForkServer) -> Iterator:
         texts = [str(flag) for flag in flags]
         log = (tmp_path / f"node-{len(nodes)}.err").open("w+b")
         process: Process
-        if fresh or inside:
-            command = [*inside, sys.executable, "-m", module, *texts]
-            process = interpreter(command, tmp_path, log)
+        if fresh:
+            process = interpreter([sys.executable, "-m", module, *texts], tmp_path, log)
         else:
-            process = fork_server.start([*COMMANDS[module], *texts], tmp_path, log)
+            process = fork_server.command([*COMMANDS[module], *texts], tmp_path, log, inside)
         node = Node(process, log)
         nodes.append(node)
         return node
@@ -153,10 +144,9 @@ class SmallDisk:
             reason = self._holder.stderr.read().strip()
             self.close()
             pytest.skip(f"a small disk cannot be mounted here: {reason}")
-        user = ("--user", "--preserve-credentials") if rootless else ()
-        self.inside = ("nsenter", f"--target={self._holder.pid}", "--mount", *user, "--")
-        self.inside += ("env", f"--chdir={place.parent}")
-        """What to write before a command that sees the disk."""
+        names = ("user", "mnt") if rootless else ("mnt",)
+        self.inside = tuple(f"/proc/{self._holder.pid}/ns/{name}" for name in names)
+        """What a process enters that shall see the disk."""
         self.path = Path(f"/proc/{self._holder.pid}/root{place}")
         """Where the test finds it."""
 
@@ -179,8 +169,8 @@ class SmallDisk:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator:
     """A disk of 4 MB at `disk` in the folder that nodes are started in; skips where none may be."""
-    if shutil.which("unshare") is None or shutil.which("nsenter") is None:
-        pytest.skip("a small disk needs unshare and nsenter (util-linux)")
+    if shutil.which("unshare") is None:
+        pytest.skip("a small disk needs unshare (util-linux)")
     disk = SmallDisk(tmp_path / "disk", SMALL_DISK_BYTES)
     yield disk
     disk.close()

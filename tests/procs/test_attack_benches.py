@@ -23,17 +23,26 @@ def bench(name: str, *arguments: str, json_file: Path) -> tuple[int, Any]:
 
 
 @LINUX
-def test_honest_peers_get_in_beside_garbage_and_keep_their_records(tmp_path):
-    attacks = "garbage,store-large,tensors"
+@pytest.mark.parametrize(
+    "attacks",
+    [
+        pytest.param("store-large", id="one attack"),
+        pytest.param("garbage,store-large,tensors", id="three", marks=pytest.mark.full),
+    ],
+)
+def test_honest_peers_get_in_beside_garbage_and_keep_their_records(tmp_path, attacks):
+    """tests/procs/test_node.py has garbage, tests/tensors and tests/run floods of tensors."""
     flags = ("--only", attacks, "--seconds", "1", "--dials", "5", "--rtt", "0.02")
 
     _, rows = bench("attack.py", *flags, "--listen", "0.0.0.0", json_file=tmp_path / "rows")
 
     assert [row["attack"] for row in rows] == attacks.split(",")
-    assert [row["dials_through"] for row in rows] == [5, 5, 5]
-    assert [row["complaints"] for row in rows] == [[], [], []]
-    assert rows[1]["survivors"] == 1.0
-    assert rows[2]["did"]["refused"] == rows[2]["did"]["announced"]
+    assert {row["dials_through"] for row in rows} == {5}
+    assert all(row["complaints"] == [] for row in rows)
+    did = {row["attack"]: row for row in rows}
+    assert did["store-large"]["survivors"] == 1.0
+    if "tensors" in did:
+        assert did["tensors"]["did"]["refused"] == did["tensors"]["did"]["announced"]
 
 
 @pytest.mark.full

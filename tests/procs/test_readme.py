@@ -33,7 +33,11 @@ ELSEWHERE = "203.0.113.7:4000"
 AS_INSTALLED = ("python3 -m venv .venv", ". .venv/bin/activate", "pip install -c constraints.txt .")
 """Held beside the Makefile: to run them would fetch torch."""
 TRAIN_HERE = f"python nodes/local_swarm.py --servers 2 --run {FIRST_RUN}"
-TRAIN_HERE_SHORTER = {"\nsteps = 200\n": "\nsteps = 4\n"}
+TRAIN_HERE_SHORTER = {
+    "\nsteps = 200\n": "\nsteps = 4\n",
+    "\nd_model = 128\n": "\nd_model = 32\n",
+    "\nrows = 8\n": "\nrows = 2\n",
+}
 """What is replaced in the file that it trains: minutes become seconds."""
 GENERATE = 'p2pswarm generate out "The trainer" --temperature 0.5'
 DATA = "p2pswarm data run.toml"

@@ -74,16 +74,17 @@ def test_a_family_of_transformers_trains_by_tensors_beside_servers_of_one_device
     file = tmp_path / "shared.toml"
     file.write_text(f'{TWO_DEVICES}parallel = "tensor"\n')
 
-    trains_what_a_plain_loop_does(start, ("--bootstrap", address, *HERE), run_file, file)
+    join = ("--bootstrap", address, *HERE)
+    trains_what_a_plain_loop_does(start, join, run_file, file, groups=2)
 
 
-def trains_what_a_plain_loop_does(start, join, run_file, two_devices):
-    """Each stage has a server on two devices and one on a single one."""
+def trains_what_a_plain_loop_does(start, join, run_file, two_devices, groups=1):
+    """So many of the two stages have a server on two devices; another server is on a single one."""
     trainer = start("train", run_file, *join, module="p2pswarm")
-    servers = [start("--config", two_devices, *join) for _ in range(2)]
-    assert sorted(served(server) for server in servers) == ["0", "1"]
-    servers = [start(*join) for _ in range(2)]
-    assert sorted(served(server) for server in servers) == ["0", "1"]
+    stages = [served(start("--config", two_devices, *join)) for _ in range(groups)]
+    assert len(set(stages)) == groups
+    stages += [served(start(*join)) for _ in range(4 - groups)]
+    assert sorted(stages) == ["0", "0", "1", "1"]
 
     assert trainer.line_with(f"done after {STEPS} steps")
     assert trainer.end() == 0, trainer.errors

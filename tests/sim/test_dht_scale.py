@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from core import core_of
 from sim.seed import SEED
 from worlds.dht import DhtWorld, DhtWorldConfig
 from worlds.dht_attack import unsigned_list
@@ -178,12 +179,13 @@ def test_halves_that_parted_later_become_one_through_a_seed_at_random():
     run(main(), SEED)
 
 
-def test_a_fifth_of_liars_hides_no_value():
+@pytest.mark.parametrize("nodes", core_of([250, 500], [250]))
+def test_a_fifth_of_liars_hides_no_value(nodes: int):
     """They know nobody but each other, and what they have is forged."""
 
     async def main() -> int:
-        world = DhtWorld(DhtWorldConfig(nodes=500, stale=0.0, seed=SEED))
-        liars = world.rng.sample(range(20, 500), 100)
+        world = DhtWorld(DhtWorldConfig(nodes=nodes, stale=0.0, seed=SEED))
+        liars = world.rng.sample(range(20, nodes), nodes // 5)
         names = keys(100)
         await put_all(world.nodes[:20], names)
         circle_of_liars = unsigned_list([world.nodes[i].contact for i in liars[:20]])
@@ -211,11 +213,12 @@ def lie(world: DhtWorld, number: int, ring: PeerList) -> None:
     world.rpcs[number].serve_unary(Find, lambda *_: Found(ring))
 
 
-def test_gets_that_must_dial_are_carried_over_links_that_are_up():
+@pytest.mark.parametrize("nodes", core_of([500, 1000], [500]))
+def test_gets_that_must_dial_are_carried_over_links_that_are_up(nodes: int):
     """With two round trips for each new link, a get still takes less than five in the median."""
 
     async def main() -> list[float]:
-        config = DhtWorldConfig(nodes=1000, stale=0.3, seed=SEED, world=WorldConfig(dial_rtts=2.0))
+        config = DhtWorldConfig(nodes=nodes, stale=0.3, seed=SEED, world=WorldConfig(dial_rtts=2.0))
         world = DhtWorld(config)
         world.link_tables()
         some = world.rng.sample(world.nodes, 80)

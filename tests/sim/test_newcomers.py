@@ -6,6 +6,7 @@ import itertools
 import random
 
 import pytest
+from core import core_of
 from sim.seed import SEED
 
 from p2pswarm.progress.events import Report
@@ -36,7 +37,7 @@ def latecomers(seed: int, *, state_bytes: int) -> list[Report]:
     return swarm.reports
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + 2))
+@pytest.mark.parametrize("seed", core_of(range(SEED, SEED + 2), [SEED]))
 @pytest.mark.parametrize("state_bytes", [1 << 16, 4 << 20])
 def test_newcomer_is_not_held_to_a_commit_whose_reduction_is_still_on_its_way(
     seed: int, state_bytes: int
@@ -71,7 +72,7 @@ def test_a_server_a_hundred_times_slower_that_came_first_holds_no_step_up(slow: 
     assert max(end_s - begin_s for begin_s, end_s in itertools.pairwise(ended_s)) < 6.0
 
 
-@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("silent", core_of([False, True], [True]))
 def test_newcomers_that_come_and_die_slow_no_step(*, silent: bool) -> None:
     """Each dies two or three seconds after it came, before it is given work."""
     ended_s: list[float] = []

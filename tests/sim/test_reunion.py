@@ -89,8 +89,8 @@ def test_halves_that_were_cut_apart_are_one_table_again_within_half_a_minute(
 @pytest.mark.parametrize(
     ("halves", "k"),
     core_of(
-        [((60, 60), 20), ((110, 10), 20), ((40, 1), 20), ((80, 80), 8)],
-        [((110, 10), 20), ((40, 1), 20)],
+        [((60, 60), 20), ((110, 10), 20), ((30, 10), 20), ((40, 1), 20), ((80, 80), 8)],
+        [((30, 10), 20), ((40, 1), 20)],
     ),
 )
 def test_halves_that_began_apart_are_nearly_one_table_after_one_hint(halves, k):

@@ -21,7 +21,7 @@ def found(swarm: SimSwarm) -> list[bytes]:
     return [r.incarnation.peer for r in swarm.reports if isinstance(r, WrongResult)]
 
 
-@pytest.mark.parametrize("seed", core_of(range(6), [0, 1]))
+@pytest.mark.parametrize("seed", core_of(range(6), [0]))
 def test_a_processor_that_is_wrong_now_and_then_is_named_and_spoils_no_step(seed: int):
     """Simulated weights refuse a commit with a spoilt sum when every microbatch is checked."""
     checked = small_run(spot_check_share=1.0)

@@ -66,6 +66,6 @@ def play(away_s: float, pair: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("away_s", AWAY_S)
-@pytest.mark.parametrize(("one", "other"), core_of(PAIRS, PAIRS[::3]))
+@pytest.mark.parametrize(("one", "other"), core_of(PAIRS, PAIRS[2:3]))
 def test_the_voters_that_answer_stay_and_the_dead_go(away_s, one, other):
     play(away_s, (one, other))

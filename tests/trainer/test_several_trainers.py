@@ -1,9 +1,11 @@
 """Several trainers: whichever dies, freezes or leaves, the weights are those of the plain loop."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine
 
 import pytest
+from core import core_of
 from trainer.leadership.test_participant import CONFIG, distance, plain
 from trainer.several import ManyTrainers
 
@@ -90,8 +92,10 @@ def test_a_trainer_that_comes_while_the_coordinator_says_goodbye_is_told_that_th
     check_exact(play(story), "a", "b")
 
 
-@pytest.mark.parametrize("silent", [False, True])
-@pytest.mark.parametrize("step", [2, 4, 11])
+@pytest.mark.parametrize(
+    ("step", "silent"),
+    core_of(itertools.product((2, 4, 11), (False, True)), [(2, True), (4, False), (11, True)]),
+)
 def test_the_coordinator_is_killed_and_the_standby_goes_on(step, silent):
     async def story(many: ManyTrainers) -> None:
         await start(many)

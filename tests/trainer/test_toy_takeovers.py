@@ -1,6 +1,7 @@
 """Takeovers in the toy swarm: sums outlive coordinators, and every microbatch counts once."""
 
 import pytest
+from core import core_of
 from trainer.coordinator.test_coordinator import cause_trouble, copies
 from trainer.toy_takeovers import Takeovers
 
@@ -28,7 +29,7 @@ def check_whole(world: Takeovers) -> None:
     assert world.decided_steps == list(range(len(world.decided_steps)))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", core_of(range(60), range(20)))
 def test_takeovers_lose_and_double_nothing(seed: int):
     world = swarm(seed, replicas=1 + seed % 3)
     world.failure_share = 0.02 * (seed % 2)
@@ -42,7 +43,7 @@ def test_takeovers_lose_and_double_nothing(seed: int):
     assert world.decided_steps == list(range(STEPS))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", core_of(range(60), range(20)))
 def test_takeovers_among_deaths_and_freezes(seed: int):
     world = swarm(seed)
     world.failure_share, world.late_share = 0.03, 0.5

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from core import core_of
 from trainer.coordinator.test_coordinator import cause_trouble, copies
 from trainer.toy_server import Server, digest
 from trainer.toy_swarm import RUN, World
@@ -51,7 +52,7 @@ def swarm(seed: int) -> TiedWorld:
     return world
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", core_of(range(40), range(14)))
 def test_whatever_dies_or_freezes_each_microbatch_is_in_it_once_from_either_end(seed: int):
     world = swarm(seed)
     world.failure_share = 0.03
@@ -68,7 +69,7 @@ def test_whatever_dies_or_freezes_each_microbatch_is_in_it_once_from_either_end(
         assert [d.step for d in world.done] == list(range(8))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", core_of(range(20), range(8)))
 def test_a_commit_that_reaches_nobody_is_sent_again_to_both_ends(seed: int):
     world = swarm(seed)
     world.failure_share, world.lost_share = 0.02, 0.35

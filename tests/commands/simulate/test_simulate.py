@@ -56,13 +56,13 @@ def test_a_day_is_played_told_written_and_drawn(files: Path, capsys):
     out, plot = files / "day.json", files / "day.svg"
     code = simulate(
         files,
-        *("--trace", "aws_g4dn", "--hours", "0.4", "--detail", "150"),
+        *("--trace", "aws_g4dn", "--hours", "0.25", "--detail", "100"),
         *("--json", str(out), "--plot", str(plot)),
     )
     said = capsys.readouterr().out
 
     assert code == 0
-    assert "6 machines at most, 2 stages, 0.4 hours, seed 1" in said
+    assert "6 machines at most, 2 stages, 0.25 hours, seed 1" in said
     assert "of what they could do at best" in said
     figures = json.loads(out.read_text())
     assert 0.2 < figures["share_of_optimum"] <= 1.0
@@ -102,7 +102,7 @@ def test_a_link_of_the_users_own_counts_as_the_networks_do(files: Path):
 def test_the_same_seed_plays_the_same_day(files: Path):
     def played(seed: str) -> object:
         out = files / "day.json"
-        more = ("--trace", "aws_p3", "--hours", "0.1", "--detail", "100", "--json", str(out))
+        more = ("--trace", "aws_p3", "--hours", "0.04", "--detail", "100", "--json", str(out))
         assert simulate(files, *more, "--seed", seed) == 0
         figures = json.loads(out.read_text())
         return {name: value for name, value in figures.items() if name != "processor_s"}
@@ -113,7 +113,7 @@ def test_the_same_seed_plays_the_same_day(files: Path):
 
 def test_a_microbatch_stands_for_as_many_as_the_day_is_too_long_for(files: Path, capsys):
     out = files / "day.json"
-    assert simulate(files, "--hours", "0.5", "--detail", "100", "--json", str(out)) == 0
+    assert simulate(files, "--hours", "0.2", "--detail", "100", "--json", str(out)) == 0
 
     figures = json.loads(out.read_text())
     assert f"stands for {figures['bundled']} of the run's" in capsys.readouterr().out

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from core import core_of
 from hypothesis import given
 from hypothesis import strategies as st
 from models.families import family_run
@@ -70,7 +71,7 @@ def test_a_model_with_modules_computes_in_stages_what_it_computes_as_a_whole(nam
     assert found.apart < 1e-9
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral"])
+@pytest.mark.parametrize("family", core_of(["llama", "gpt2", "mixtral"], ["mixtral"]))
 def test_models_of_the_library_have_modules_too(family: str) -> None:
     for name in OF_ALL:
         run = run_with(name, dataclasses.replace(family_run(family), stages=3, cut=()))

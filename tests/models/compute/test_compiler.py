@@ -1,13 +1,14 @@
 """Compiled blocks: what they compute, and what is refused. A C++ compiler has to be there."""
 # ruff: noqa: N806  shapes are written at the end of names
 
+import importlib
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
-from torch._inductor import config as inductor
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.blocks import stage_blocks
@@ -26,6 +27,8 @@ pytestmark = [
 ]
 
 CPU = torch.device("cpu")
+GRAPHS_ALONE = "aot_eager"
+"""The same graphs are made whether C++ comes of them, which takes seconds each, or not."""
 ALL = BackwardSpec(counting=True, returning=True)
 MODEL = ModelConfig(d_model=16, layers=2, heads=2, sequence_length=8)
 RUN = RunConfig(stages=2, model=MODEL, batch=BatchConfig(microbatches=1, rows=2))
@@ -50,17 +53,23 @@ def staged(
 
 
 @pytest.mark.parametrize(
-    ("precision", "storage", "near", "compiled_stages"),
+    ("precision", "storage", "near", "compiled_stages", "backend"),
     [
-        pytest.param("full", "full", 1e-5, [0], id="the first stage"),  # each kernel takes seconds
-        pytest.param("full", "full", 1e-5, [0, 1], id="both", marks=pytest.mark.full),
-        pytest.param("bf16", "full", 2e-2, [0, 1], id="both, bf16", marks=pytest.mark.full),
-        pytest.param("bf16", "bf16", 2e-2, [0, 1], id="both, kept in bf16", marks=pytest.mark.full),
+        pytest.param("full", "full", 1e-5, [0, 1], GRAPHS_ALONE, id="both, as graphs alone"),
+        *(
+            pytest.param(*each, "inductor", id=name, marks=pytest.mark.full)
+            for name, each in (
+                ("both", ("full", "full", 1e-5, [0, 1])),
+                ("both, bf16", ("bf16", "full", 2e-2, [0, 1])),
+                ("both, kept in bf16", ("bf16", "bf16", 2e-2, [0, 1])),
+            )
+        ),
     ],
 )
 def test_compiled_stages_compute_the_same_but_for_rounding(
-    precision, storage, near, compiled_stages
+    monkeypatch, precision, storage, near, compiled_stages, backend
 ):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     run = replace(RUN, precision=precision, weight_storage=storage)
     loss, total_N = staged(run, 1 << 30)
 
@@ -71,7 +80,8 @@ def test_compiled_stages_compute_the_same_but_for_rounding(
         assert (found_N - total_N).norm() <= near * total_N.norm()
 
 
-def test_nothing_is_left_of_what_it_was_tried_out_with():
+def test_nothing_is_left_of_what_it_was_tried_out_with(monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=GRAPHS_ALONE))
     flat = FlatParameters(RUN, stage_blocks(RUN, 0), CPU)
     state = torch.get_rng_state()
 
@@ -111,13 +121,16 @@ def test_what_is_compiled_wrong_is_refused(monkeypatch):
 
 
 def test_without_a_compiler_it_says_what_to_do():
+    inductor = importlib.import_module("torch._inductor")  # it takes seconds, for this test alone
     torch.compiler.reset()
     flat = FlatParameters(RUN, stage_blocks(RUN, 1), CPU)
 
     with (
         pytest.raises(Unusable, match=r"serve\.compiled: .*apt install g\+\+") as caught,
-        torch._inductor.utils.fresh_inductor_cache(),
-        inductor.patch({"cpp.cxx": (None, "no-such-compiler")}),  # pytest's would delete it
+        inductor.utils.fresh_inductor_cache(),
+        torch._inductor.config.patch(
+            {"cpp.cxx": (None, "no-such-compiler")}
+        ),  # pytest's would delete it
     ):
         compiled_precision(RUN, 1, flat)
 

@@ -1,5 +1,8 @@
-"""Functions run by several processes that form a gloo group, and by this one as a group alone."""
+"""What each of several processes runs that form a gloo group, and this one as a group alone."""
 
+import os
+import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,7 +10,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import multiprocessing
+from procs.fork_server import ForkServer, environment
 
 from p2pswarm.models.compute.base import BackwardSpec, Engine
 from p2pswarm.models.compute.bundle_spec import boundary_above
@@ -20,20 +23,57 @@ ALL = BackwardSpec(counting=True, returning=True)
 PLENTY = 1 << 30
 
 
-def by_ranks(ranks: int, work: Callable[..., None], *given: object) -> None:
-    """Run `work(rank, ranks, *given)` in processes; what it raises in one is raised here."""
-    with tempfile.TemporaryDirectory() as folder:
-        there = str(Path(folder) / "meeting")
-        multiprocessing.spawn(_in_group, (ranks, there, work, given), nprocs=ranks)
-
-
-def _in_group(
-    rank: int, ranks: int, there: str, work: Callable[..., None], given: tuple[object, ...]
+def by_ranks(
+    fork_server: ForkServer, ranks: int, work: Callable[..., None], *given: object
 ) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{there}", rank=rank, world_size=ranks)
-    work(rank, ranks, *given)
-    dist.destroy_process_group()
+    """Run `work(rank, ranks, *given)` in processes; what it raises in one fails the test."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        (Path(folder) / "errors").open("w+") as errors,
+        Path(os.devnull).open("r+b") as nothing,
+    ):
+        group = fork_server.start(
+            f"{__name__}:group_of",
+            (ranks, str(Path(folder) / "meeting"), work, given),
+            (nothing.fileno(), nothing.fileno(), errors.fileno()),
+            arguments=["ranks"],
+            environment=environment(),
+            path=sys.path,
+        )
+        try:
+            code = group.wait()
+        finally:
+            if group.poll() is None:  # the test was ended
+                os.killpg(group.pid, signal.SIGKILL)
+        errors.seek(0)
+        assert code == 0, errors.read()
+
+
+def group_of(ranks: int, there: str, work: Callable[..., None], given: tuple[object, ...]) -> int:
+    """Run `work(rank, ranks, *given)` in forks of this process, which has all imports.
+
+    Returns how many have failed: when one has, the others are ended, which may wait for it.
+    """
+    running = {}
+    for rank in range(ranks):
+        pid = os.fork()
+        if pid == 0:
+            torch.set_num_threads(1)
+            dist.init_process_group(
+                "gloo", init_method=f"file://{there}", rank=rank, world_size=ranks
+            )
+            work(rank, ranks, *given)
+            dist.destroy_process_group()
+            return 0
+        running[pid] = rank
+    failed = 0
+    while running:
+        pid, status = os.wait()
+        del running[pid]
+        failed += status != 0
+        for other in running if status else ():
+            os.kill(other, signal.SIGKILL)
+    return failed
 
 
 @contextmanager

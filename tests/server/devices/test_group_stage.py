@@ -13,6 +13,7 @@ from p2pswarm.base.errors import BadMessage, NotServing, Unusable
 from p2pswarm.models.compute.base import BackwardSpec, CountPermit, NotFiniteHere, Update
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.registry import trust
+from p2pswarm.server.devices import rank_processes
 from p2pswarm.server.devices.group_stage import group_engine
 from p2pswarm.server.devices.rank_processes import DeviceGroup
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
@@ -24,6 +25,8 @@ WAYS = pytest.mark.parametrize(
     "way",
     [pytest.param(TWO, id="rows", marks=pytest.mark.full), pytest.param(SHARED, id="tensors")],
 )
+AS_A_NODE_DOES = rank_processes._started
+pytestmark = pytest.mark.usefixtures("forked_ranks")
 TOGETHER = pytest.mark.xdist_group("a group of two devices")
 BY_ROWS = pytest.mark.parametrize("shared_group", [TWO], ids=["rows"], indirect=True)
 TESTS = Path(__file__).parents[2]
@@ -47,8 +50,8 @@ def both(stage, run=None, group=TWO):
 
 
 @pytest.fixture(scope="module", params=[TWO, SHARED], ids=["rows", "tensors"])
-def shared_group(request):
-    """The middle stage on two devices: processes that take seconds to start."""
+def shared_group(request, forked_ranks):
+    """The middle stage on two devices."""
     return group_engine(config(), 1, request.param)
 
 
@@ -128,7 +131,8 @@ def test_two_devices_compute_what_one_does_in_the_middle(group):
         ),
     ],
 )
-def test_two_devices_compute_what_one_does_and_end_with_their_engine(stage, rows, way):
+def test_two_devices_compute_what_one_does_and_end_with_their_engine(monkeypatch, stage, rows, way):
+    monkeypatch.setattr(rank_processes, "_started", AS_A_NODE_DOES)
     group, one = both(stage, config(rows=rows), way)
     ranks = processes(group)
 

@@ -33,8 +33,8 @@ def wrong_plans_are_refused(rank, ranks):
         require_right_plan(family(name, ranks=ranks), (rank, ranks), CPU)
 
 
-def test_a_plan_that_is_wrong_for_a_model_is_named_by_what_differs():
-    by_ranks(2, wrong_plans_are_refused)
+def test_a_plan_that_is_wrong_for_a_model_is_named_by_what_differs(fork_server):
+    by_ranks(fork_server, 2, wrong_plans_are_refused)
 
 
 def test_a_right_plan_passes_in_a_group_of_one_and_ours_is_not_tried(tmp_path):

@@ -100,8 +100,8 @@ def all_of_it(rank, ranks):
 
 
 @pytest.mark.parametrize("ranks", core_of([2, 3], [2]))
-def test_devices_compute_together_what_one_does(ranks):
-    by_ranks(ranks, all_of_it)
+def test_devices_compute_together_what_one_does(fork_server, ranks):
+    by_ranks(fork_server, ranks, all_of_it)
 
 
 def test_a_group_of_one_computes_what_it_does_alone(tmp_path):

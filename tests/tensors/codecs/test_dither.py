@@ -1,12 +1,13 @@
 """Dither: the bytes of its definition, no error on average, and nothing that is not finite."""
 
 import hashlib
+import itertools
 import math
 
 import numpy as np
 import pytest
 import torch
-from core import examples
+from core import core_of, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,19 +83,24 @@ def test_bytes_are_those_of_the_definition(name):
     assert bytes(encoded.data) == by_hand(x.numpy(), codec, KEY)
 
 
-@every_width
+UNLIKE = {
+    "gaussian": gaussian(2, 64),
+    "spike": gaussian(2, 64) * torch.cat([torch.ones(63), torch.tensor([100.0])]),
+    "channels": gaussian(2, 64) * torch.linspace(0, 3, 64).exp(),
+    "denormal": gaussian(2, 64) * 1e-39,
+    "unlike rows": torch.cat([gaussian(1, 64), gaussian(1, 64) * 1e-5]),
+}
+
+
 @pytest.mark.parametrize(
-    "x",
-    [
-        gaussian(2, 64),
-        gaussian(2, 64) * torch.cat([torch.ones(63), torch.tensor([100.0])]),
-        gaussian(2, 64) * torch.linspace(0, 3, 64).exp(),
-        gaussian(2, 64) * 1e-39,
-        torch.cat([gaussian(1, 64), gaussian(1, 64) * 1e-5]),
-    ],
-    ids=["gaussian", "spike", "channels", "denormal", "unlike rows"],
+    ("name", "kind"),
+    core_of(
+        itertools.product(NAMES, UNLIKE),
+        {*((name, "gaussian") for name in NAMES), *((NAMES[0], kind) for kind in UNLIKE)},
+    ),
 )
-def test_mean_over_keys_is_the_tensor_itself(name, x):
+def test_mean_over_keys_is_the_tensor_itself(name, kind):
+    x = UNLIKE[kind]
     draws = DRAWS if examples(100) == 100 else 300
 
     total, square = torch.zeros(2, 64, dtype=torch.float64), torch.zeros(2, 64, dtype=torch.float64)

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from core import core_of
 from trainer.leadership.test_participant import CONFIG
 from trainer.several import ManyTrainers, key
 from trainer.test_several_trainers import LIMIT_S, check_exact, ended, start
@@ -48,7 +49,7 @@ def stage_without_voters(many: ManyTrainers, name: str) -> int:
     return next(s for s in range(many.config.stages) if s not in voting)
 
 
-@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("silent", core_of([False, True], [True]))
 def test_a_trainer_that_takes_over_after_going_back_finds_the_checkpoint(tmp_path, silent):
     async def story(many: ManyTrainers) -> None:
         await start(many)
