@@ -18,7 +18,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 from _pytest.assertion import rewrite
+from groups import GroupScheduling
 from procs.fork_server import ForkServer
+from xdist.remote import Producer
 
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 hypothesis.settings.register_profile("full", deadline=None, print_blob=True)
@@ -46,6 +48,12 @@ UNTRACED = {
 
 The tests of their rules, one by one, reach the same lines.
 """
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling | None:
+    """Know the groups, under `--dist=loadgroup`."""
+    return GroupScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(hookwrapper=True)
