@@ -17,7 +17,10 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from _pytest.assertion import rewrite
+from groups import GroupScheduling
 from procs.fork_server import ForkServer
+from xdist.remote import Producer
 
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 hypothesis.settings.register_profile("full", deadline=None, print_blob=True)
@@ -47,6 +50,12 @@ The tests of their rules, one by one, reach the same lines.
 """
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling | None:
+    """Know the groups, under `--dist=loadgroup`."""
+    return GroupScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Trace no line of what is in UNTRACED.
@@ -60,6 +69,25 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     yield
     if untraced and tracer is not None:
         sys.settrace(tracer)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Rewrite this worker's share of the tests before all are collected.
+
+    In a new clone each worker would else rewrite the asserts of all, ten seconds of work. Pytest
+    has no public name for it; what is not written here, the collection writes.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or sys.dont_write_bytecode:
+        return
+    number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    for path in sorted(HERE.rglob("test_*.py"))[number::count]:
+        written = rewrite.get_cache_dir(path) / (path.name.removesuffix(".py") + rewrite.PYC_TAIL)
+        if not written.exists() or written.stat().st_mtime < path.stat().st_mtime:
+            about, code = rewrite._rewrite_test(path, session.config)
+            rewrite.try_makedirs(written.parent)
+            state = session.config.stash[rewrite.assertstate_key]
+            rewrite._write_pyc(state, code, about, written)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -252,7 +252,6 @@ NEAR_NAMES = {
 
 Coroutine = ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith
 Functions = ast.FunctionDef | ast.AsyncFunctionDef
-pytestmark = pytest.mark.xdist_group("the package's syntax trees")  # made once
 Rule = Callable[[Path], Iterator[str]]
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from test_architecture import LATE_IMPORTS, PACKAGE, modules, nodes_of, within
 
-pytestmark = pytest.mark.xdist_group("the package's syntax trees")
 RUNS_CODE = frozenset({"eval", "exec", "compile", "__import__"})
 """Builtins; `re.compile` is an attribute of a module and not meant."""
 MODULES = frozenset(

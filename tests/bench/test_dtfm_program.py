@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.xdist_group("numba's functions")  # compiled once
-
 BENCH = Path(__file__).parents[2] / "bench"
 
 

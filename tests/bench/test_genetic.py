@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plan.test_search import jittered
@@ -14,8 +13,6 @@ from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, cost_of
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
 from papers.genetic import crossed, evolve, in_rings
-
-pytestmark = pytest.mark.xdist_group("numba's functions")  # compiled once
 
 shapes = st.sampled_from([(2, 2), (3, 4), (4, 3), (1, 3), (3, 1)])
 

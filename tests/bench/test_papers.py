@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("numba's functions")  # compiled once
-
 BENCH = Path(__file__).parents[2] / "bench"
 EVENTS = {"events": [[0, "+", 6], [600, "-", 2], [1200, "+", 3]], "seconds": 1800}
 COUNTS = {"counts": [[0, 6], [600, 4], [1200, 7]], "seconds": 1800}

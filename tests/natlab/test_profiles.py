@@ -56,9 +56,6 @@ print(port)
 """
 
 
-pytestmark = pytest.mark.xdist_group("profiles")  # what the routers do is asked once for all
-
-
 @contextmanager
 def opened(names: list[str], delay_s: float = 0.0):
     """A lab, or the test is skipped and says why."""

@@ -18,8 +18,6 @@ from p2pswarm.plan.dtfm import (
 )
 from p2pswarm.plan.network import DeviceNetwork
 
-pytestmark = pytest.mark.xdist_group("numba's functions")  # compiled once
-
 shapes = st.sampled_from([(1, 1), (1, 3), (2, 1), (2, 2), (2, 3), (3, 2), (4, 1)])
 
 

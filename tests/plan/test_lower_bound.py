@@ -13,8 +13,6 @@ from plan.test_dtfm import problems
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts
 from p2pswarm.plan.dtfm_search import least_cost_s
 
-pytestmark = pytest.mark.xdist_group("numba's functions")  # compiled once
-
 SHAPES = [(2, 2), (2, 3), (3, 2), (4, 1), (4, 2), (2, 4), (1, 3), (5, 1)]
 
 

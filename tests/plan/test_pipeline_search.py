@@ -23,8 +23,6 @@ from p2pswarm.plan.pipeline_search import (
     search_pipelined,
 )
 
-pytestmark = pytest.mark.xdist_group("numba's functions")  # compiled once
-
 
 def all_tried():
     return PlanEffort(1.0, 1, clock_of_ticks())

@@ -24,8 +24,6 @@ from p2pswarm.plan.pipeline_search import (
     step_bound_s,
 )
 
-pytestmark = pytest.mark.xdist_group("numba's functions")  # compiled once
-
 GIB = 2.0**30
 
 

@@ -15,8 +15,6 @@ from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, cost_of
 from p2pswarm.plan.dtfm_search import SearchBudget, search
 from p2pswarm.plan.network import DeviceNetwork, alike
 
-pytestmark = pytest.mark.xdist_group("numba's functions")  # compiled once
-
 
 def clock_of_ticks(step_s=0.05):
     """A clock that goes on by itself whenever it is read, so that no test waits."""

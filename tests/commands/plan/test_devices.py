@@ -22,8 +22,6 @@ from p2pswarm.plan.device_file import PlanOptions
 from p2pswarm.settings.config import ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.settings.parser import load
 
-pytestmark = pytest.mark.xdist_group("numba's functions")  # compiled once
-
 MODEL = """
 [run.model]
 d_model = 64

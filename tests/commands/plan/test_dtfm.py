@@ -7,8 +7,6 @@ import pytest
 
 from p2pswarm import cli
 
-pytestmark = pytest.mark.xdist_group("numba's functions")  # compiled once
-
 LINKS = {"latency_s": [[0, 0.1], [0.1, 0]], "gbps": [[0, 2], [2, 0]]}
 TASK = {"stages": 2, "pipelines": 1, "gradient_gbit": 1, "activation_gbit": 4}
 

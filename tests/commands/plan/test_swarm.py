@@ -28,8 +28,6 @@ from p2pswarm.trainer.balance.balance_reports import (
     KnownServer,
 )
 
-pytestmark = pytest.mark.xdist_group("numba's functions")  # compiled once
-
 FULL = Capacity(*(0.1,) * 7, 2**62, 2**62)
 SMALL = RunConfig(stages=2, model=ModelConfig(d_model=64, layers=6, heads=2, sequence_length=64))
 

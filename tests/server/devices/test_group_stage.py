@@ -27,7 +27,6 @@ WAYS = pytest.mark.parametrize(
 )
 AS_A_NODE_DOES = rank_processes._started
 pytestmark = pytest.mark.usefixtures("forked_ranks")
-TOGETHER = pytest.mark.xdist_group("a group of two devices")
 BY_ROWS = pytest.mark.parametrize("shared_group", [TWO], ids=["rows"], indirect=True)
 TESTS = Path(__file__).parents[2]
 ALL = BackwardSpec(counting=True, returning=True)
@@ -105,7 +104,6 @@ def steps_of(engine, stage, rows=ROWS):
     return found
 
 
-@TOGETHER
 @BY_ROWS
 def test_two_devices_compute_what_one_does_in_the_middle(group):
     one = torch_engine(config(), 1, CPU, PLENTY)
@@ -183,7 +181,6 @@ def test_two_devices_give_the_same_bits_block_by_block_and_keep_less(stage, prec
         assert all(map(torch.equal, steps_of(by_block, stage), expected))
 
 
-@TOGETHER
 @BY_ROWS
 def test_graphs_that_have_no_room_are_made_again(group, monkeypatch):
     one = torch_engine(config(), 1, CPU, PLENTY)
@@ -215,7 +212,6 @@ def test_bf16_is_as_on_one_device(storage, way):
         assert (ours - theirs).abs().max() <= 2e-2 * theirs.abs().max()
 
 
-@TOGETHER
 def test_what_is_not_to_count_changes_no_sum(group):
     withdrawn = CountPermit()
     withdrawn.withdraw()
@@ -229,7 +225,6 @@ def test_what_is_not_to_count_changes_no_sum(group):
     assert not sums(group).any()
 
 
-@TOGETHER
 def test_a_gradient_that_is_not_finite_is_told_and_not_added(group):
     group.stage.forward((0, 0), tokens(0), bundle(1))
     group.stage.forward((1, 0), tokens(0), bundle(1))
@@ -245,7 +240,6 @@ def test_a_gradient_that_is_not_finite_is_told_and_not_added(group):
     assert sums(group).any()
 
 
-@TOGETHER
 def test_what_is_dropped_is_gone_and_tokens_are_checked(group):
     group.stage.forward((0, 0), tokens(0), bundle(1))
     group.stage.forward((1, 0), tokens(1), bundle(1))
