@@ -165,6 +165,46 @@ def test_a_coordinator_cut_off_from_a_stages_only_server_yields_to_a_trainer_tha
     assert result.seconds < AFTER_A_STEP_S + cut_s / 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "between"),
+    [
+        pytest.param(FaultKind.ONE_WAY, (1, 0), id="it does not hear the standby"),
+        pytest.param(FaultKind.CUT, (1, 0), id="nothing passes between it and the standby"),
+    ],
+)
+def test_a_coordinator_yields_to_a_standby_that_it_does_not_hear_for_a_stage_that_it_misses(
+    kind, between
+):
+    """Seat 3 is the only server of its stage, which the standby reaches, and has no vote."""
+    cut_s = 60.0
+
+    result, swarm = play(
+        Fault(kind, AFTER_A_STEP_S, cut_s, between),
+        Fault(FaultKind.CUT, AFTER_A_STEP_S, cut_s, (0, 3)),
+        trainers=2,
+        **ONE_EACH,
+    )
+
+    assert result.ended == ALL_DONE
+    assert terms(swarm) == [1, 2]
+    assert result.seconds < AFTER_A_STEP_S + cut_s / 2
+
+
+def test_a_coordinator_that_yields_to_one_that_is_dead_leads_again_soon():
+    cut_s = 12.0
+
+    result, swarm = play(
+        Fault(FaultKind.FREEZE, AFTER_A_STEP_S, 60.0, (1,)),
+        Fault(FaultKind.CUT, AFTER_A_STEP_S, cut_s, (0, 3)),
+        trainers=2,
+        **ONE_EACH,
+    )
+
+    assert result.ended == ALL_DONE
+    assert terms(swarm) == [1, 2]
+    assert result.seconds < AFTER_A_STEP_S + cut_s + 10.0
+
+
 def test_a_coordinator_stays_where_no_trainer_reaches_the_stage_that_it_misses():
     result, swarm = play(Fault(FaultKind.FREEZE, AFTER_A_STEP_S, 30.0, (3,)), **ONE_EACH)
 
