@@ -5,11 +5,16 @@ import asyncio
 import pytest
 from sim.seed import SEED
 
+from p2pswarm.net.wire.message import Message
 from p2pswarm.progress.events import Report
+from p2pswarm.run.chain.messages import Propose
 from p2pswarm.settings.config import BatchConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
+from p2pswarm.sim.link import WORLD
 from p2pswarm.sim.loop import run
+from p2pswarm.sim.message_watch import Moment
+from p2pswarm.sim.network_conditions import Host
 from p2pswarm.sim.process import SimProcess
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
@@ -20,6 +25,7 @@ from p2pswarm.trainer.step.step import FENCE_S
 ALL_DONE = RunFinished("all steps are done", failed=False)
 STEPS = 4
 ONE_EACH = {"run": small_run(steps=STEPS, min_replicas=1), "servers": 3}
+VOTERS_ASKED = 2  # of three, beside the coordinator: a majority without its own voter
 AFTER_A_STEP_S = 3.0  # before the first record, the founder is the only voter
 
 
@@ -307,3 +313,39 @@ def test_the_coordinator_may_be_lost_in_the_first_step(kind):
     assert terms(swarm) == [1, 2]
     first = next(one for one in swarm.reports if isinstance(one, Leads) and one.term == 2)
     assert first.version == 0
+
+
+@pytest.mark.parametrize("kind", [FaultKind.FREEZE, FaultKind.KILL])
+def test_a_step_whose_coordinator_stops_before_it_knows_that_it_is_decided_is_reported_once(kind):
+    """Most voters accept the record; their answers are never read, and another anchors it."""
+    config = SwarmConfig(seed=SEED, trainers=3, patience_s=300.0, **ONE_EACH)
+    swarm = SimSwarm(config)
+    asked: dict[SimProcess, None] = {}
+    over: list[int] = []
+
+    def stop() -> None:
+        if kind is FaultKind.KILL:
+            swarm.end(0, silent=False, same=False)
+        else:
+            swarm.world.freeze(swarm.process_at(0))
+
+    def on_message(message: type[Message], moment: Moment, here: SimProcess, _: Host) -> None:
+        steps = [report.step for report in swarm.reports if isinstance(report, StepDone)]
+        if message is not Propose or moment is not Moment.ARRIVES or steps[-1:] != [1] or over:
+            return
+        asked[here] = None
+        if len(asked) == VOTERS_ASKED:
+            over.append(steps[-1])
+            asyncio.get_running_loop().call_soon(stop, context=WORLD)
+
+    swarm.world.on_message = on_message
+    result = run(swarm.play(), config.seed)
+
+    assert over
+    assert result.ended == ALL_DONE
+    assert [one.step for one in swarm.reports if isinstance(one, StepDone)] == list(range(STEPS))
+    done = next(
+        n for n, one in enumerate(swarm.reports) if isinstance(one, StepDone) and one.step == 2
+    )
+    led = next(n for n, one in enumerate(swarm.reports) if isinstance(one, Leads) and one.term == 2)
+    assert led == done + 1

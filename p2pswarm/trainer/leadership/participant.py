@@ -32,7 +32,7 @@ from p2pswarm.run.messages.trainers import Enlist, Whereabouts, WhoLeads
 from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator.decision import CoordinatorStart
+from p2pswarm.trainer.coordinator.decision import CoordinatorStart, report_of_inherited
 from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
 from p2pswarm.trainer.coordinator_io.coordinator_io import (
     CoordinatorIo,
@@ -292,6 +292,8 @@ class Trainer:
             case RecordDecided(record=record):
                 if self._coordination is not None:
                     self._on_record(self._coordination, record)
+                elif done := report_of_inherited(record, self._context.chain.identity.public_key):
+                    self._context.report(done)
             case VotesChanged():
                 self._check_voters()
             case Deposed(why=why):
