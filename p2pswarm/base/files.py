@@ -92,17 +92,31 @@ def _put_new(draft: Path, data: bytes, mode: int) -> None:
 
 
 def require_file(path: Path) -> None:
-    """Raise Unusable for a path that is not there or a folder; nothing is opened."""
+    """Raise Unusable for a path that is not there, or no file; nothing is opened."""
     try:
         if stat.S_ISDIR(path.stat().st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        refuse_pipe(path)
     except OSError as error:
         raise Unusable(f"{path} cannot be read: {error.strerror}; name another file") from error
+
+
+def refuse_pipe(path: Path) -> None:
+    """Raise Unusable for a pipe or a device: opening or reading it may wait for ever.
+
+    Raises OSError for a path that is not there.
+    """
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise Unusable(
+            f"{path} is a pipe or a device: write what it gives to a file, and name that"
+        )
 
 
 def read_small(path: Path, bytes_max: int, instead: str) -> bytes:
     """All bytes of a file; `instead` tells what a larger one cannot be: "it is no trace"."""
     try:
+        refuse_pipe(path)
         if path.stat().st_size > bytes_max:
             raise Unusable(f"{path} is larger than {bytes_max:,} bytes: {instead}")
         found = path.read_bytes()

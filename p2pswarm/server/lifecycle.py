@@ -194,7 +194,8 @@ class Lifecycle:
             return None
         if isinstance(message, StandsBy):
             self._answers = True
-            if (coordinator := message.contact) is not None:
+            coordinator = message.contact
+            if coordinator is not None and message.term >= self._term:
                 self.trainers.found([coordinator])
             raise LinkLost(f"the trainer at {self.trainers.present.address} does not coordinate")
         if not isinstance(message, Assigned):
@@ -229,10 +230,11 @@ class Lifecycle:
         """A trainer that was asked because the coordinator is silent says who leads.
 
         True if the session, or the try to begin one, is to be ended. The word of one trainer makes
-        this server ask there. It does not make it refuse another.
+        this server ask there. It does not make it refuse another. A trainer that has not heard of
+        the newest leader yet names the one before it.
         """
         leader = answer.contact
-        if leader is None or not self._outside(answer.term):
+        if leader is None or answer.term < self._term or not self._outside(answer.term):
             return False
         return self._rather(leader, now_s)
 

@@ -19,6 +19,7 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from p2pswarm.base.errors import BadMessage, Unusable, one_line
+from p2pswarm.base.files import refuse_pipe
 from p2pswarm.settings.config import (
     HF,
     ModelConfig,
@@ -92,6 +93,7 @@ def load(path: Path) -> NodeConfig:
 def read_table(path: Path) -> dict[str, Any]:
     """Read a TOML file; Unusable says in one line why it is none."""
     try:
+        refuse_pipe(path)
         with path.open("rb") as file:
             text = file.read(SETTINGS_BYTES_MAX + 1)
     except OSError as error:

@@ -15,7 +15,9 @@ from p2pswarm.base.files import (
     check_target,
     create_durably,
     read_small,
+    refuse_pipe,
     refuse_pointer,
+    require_file,
     sync_files,
     sync_folder,
     write_answer,
@@ -180,6 +182,19 @@ def test_a_device_is_never_replaced(tmp_path):
     assert again.path != written.path
     assert (tmp_path / "null").is_symlink()
     assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize(
+    "read", [refuse_pipe, require_file, lambda path: read_small(path, 999, "it is none")]
+)
+@pytest.mark.parametrize("name", ["pipe", "/dev/zero"])
+def test_a_pipe_or_device_is_named_with_the_remedy_and_not_waited_for(
+    tmp_path, make_pipe, read, name
+):
+    make_pipe(tmp_path / "pipe")
+
+    with pytest.raises(Unusable, match="is a pipe or a device: write what it gives to a file"):
+        read(tmp_path / name)
 
 
 @pytest.mark.parametrize(("mark", "remedy"), POINTERS.items())

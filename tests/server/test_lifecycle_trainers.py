@@ -288,3 +288,30 @@ def test_a_trainer_that_hands_the_run_over_is_left_for_the_one_that_it_names():
 def asks_next(one, now_s):
     one.session_lost("nobody is there", now_s)
     return asks(one, now_s)
+
+
+def follows_another():
+    """A server whose own voter follows the leader of a higher term, while it asks there."""
+    one = server(TRAINER, STANDBY, THIRD)
+    asks(one, 0.0)
+    one.answered(ASSIGNED)
+    assert one.led(2, STANDBY, 20.0)
+    one.session_lost("another leads", 20.0)
+    assert asks(one, 20.0) == STANDBY
+    return one
+
+
+def test_one_that_has_not_heard_of_the_newest_leader_calls_nobody_back_to_the_one_before():
+    one = follows_another()
+
+    assert not one.named(StandsBy(TRAINER.peer.raw, str(TRAINER.address), 1), 20.0)
+    assert one.named(StandsBy(TRAINER.peer.raw, str(TRAINER.address), 3), 20.0)
+
+
+def test_a_standby_that_names_a_former_leader_does_not_have_it_asked_first():
+    one = follows_another()
+
+    with pytest.raises(LinkLost):
+        one.answered(StandsBy(TRAINER.peer.raw, str(TRAINER.address), 1))
+
+    assert asks_next(one, 20.0) == THIRD

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import pytest
 from hypothesis import given
@@ -167,6 +168,14 @@ def test_a_file_that_is_not_there_or_not_text_is_one_line(tmp_path):
     (tmp_path / "big.toml").write_bytes(b"#" * (settings.SETTINGS_BYTES_MAX + 1))
     with pytest.raises(Unusable, match="larger than"):
         settings.load(tmp_path / "big.toml")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_settings_file_that_is_a_pipe_is_one_line_and_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "run.toml")
+
+    with pytest.raises(Unusable, match=r"run\.toml is a pipe or a device: write what it gives"):
+        settings.load(tmp_path / "run.toml")
 
 
 @pytest.mark.parametrize("role", ["bootstrap", "stage", "trainer"])

@@ -5,11 +5,16 @@ import asyncio
 import pytest
 from sim.seed import SEED
 
+from p2pswarm.net.wire.message import Message
 from p2pswarm.progress.events import Report
+from p2pswarm.run.chain.messages import Propose
 from p2pswarm.settings.config import BatchConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
+from p2pswarm.sim.link import WORLD
 from p2pswarm.sim.loop import run
+from p2pswarm.sim.message_watch import Moment
+from p2pswarm.sim.network_conditions import Host
 from p2pswarm.sim.process import SimProcess
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
@@ -20,6 +25,8 @@ from p2pswarm.trainer.step.step import FENCE_S
 ALL_DONE = RunFinished("all steps are done", failed=False)
 STEPS = 4
 ONE_EACH = {"run": small_run(steps=STEPS, min_replicas=1), "servers": 3}
+VOTERS_ASKED = 2  # of three, beside the coordinator: a majority without its own voter
+STOPPED_S = 8.0  # longer than a takeover takes; the answers are in its sockets then
 AFTER_A_STEP_S = 3.0  # before the first record, the founder is the only voter
 
 
@@ -165,6 +172,46 @@ def test_a_coordinator_cut_off_from_a_stages_only_server_yields_to_a_trainer_tha
     assert result.seconds < AFTER_A_STEP_S + cut_s / 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "between"),
+    [
+        pytest.param(FaultKind.ONE_WAY, (1, 0), id="it does not hear the standby"),
+        pytest.param(FaultKind.CUT, (1, 0), id="nothing passes between it and the standby"),
+    ],
+)
+def test_a_coordinator_yields_to_a_standby_that_it_does_not_hear_for_a_stage_that_it_misses(
+    kind, between
+):
+    """Seat 3 is the only server of its stage, which the standby reaches, and has no vote."""
+    cut_s = 60.0
+
+    result, swarm = play(
+        Fault(kind, AFTER_A_STEP_S, cut_s, between),
+        Fault(FaultKind.CUT, AFTER_A_STEP_S, cut_s, (0, 3)),
+        trainers=2,
+        **ONE_EACH,
+    )
+
+    assert result.ended == ALL_DONE
+    assert terms(swarm) == [1, 2]
+    assert result.seconds < AFTER_A_STEP_S + cut_s / 2
+
+
+def test_a_coordinator_that_yields_to_one_that_is_dead_leads_again_soon():
+    cut_s = 12.0
+
+    result, swarm = play(
+        Fault(FaultKind.FREEZE, AFTER_A_STEP_S, 60.0, (1,)),
+        Fault(FaultKind.CUT, AFTER_A_STEP_S, cut_s, (0, 3)),
+        trainers=2,
+        **ONE_EACH,
+    )
+
+    assert result.ended == ALL_DONE
+    assert terms(swarm) == [1, 2]
+    assert result.seconds < AFTER_A_STEP_S + cut_s + 10.0
+
+
 def test_a_coordinator_stays_where_no_trainer_reaches_the_stage_that_it_misses():
     result, swarm = play(Fault(FaultKind.FREEZE, AFTER_A_STEP_S, 30.0, (3,)), **ONE_EACH)
 
@@ -267,3 +314,41 @@ def test_the_coordinator_may_be_lost_in_the_first_step(kind):
     assert terms(swarm) == [1, 2]
     first = next(one for one in swarm.reports if isinstance(one, Leads) and one.term == 2)
     assert first.version == 0
+
+
+@pytest.mark.parametrize("kind", [FaultKind.FREEZE, FaultKind.KILL])
+def test_a_step_whose_coordinator_stops_before_it_knows_that_it_is_decided_is_reported_once(kind):
+    """Most voters accept the record; their answers are not read, and another anchors it."""
+    config = SwarmConfig(seed=SEED, trainers=3, patience_s=300.0, **ONE_EACH)
+    swarm = SimSwarm(config)
+    asked: dict[SimProcess, None] = {}
+    over: list[int] = []
+
+    def stop() -> None:
+        if kind is FaultKind.KILL:
+            swarm.end(0, silent=False, same=False)
+        else:
+            swarm.world.freeze(process := swarm.process_at(0))
+            loop = asyncio.get_running_loop()
+            loop.call_later(STOPPED_S, swarm.world.thaw, process, context=WORLD)
+
+    def on_message(message: type[Message], moment: Moment, here: SimProcess, _: Host) -> None:
+        steps = [report.step for report in swarm.reports if isinstance(report, StepDone)]
+        if message is not Propose or moment is not Moment.ARRIVES or steps[-1:] != [1] or over:
+            return
+        asked[here] = None
+        if len(asked) == VOTERS_ASKED:
+            over.append(steps[-1])
+            asyncio.get_running_loop().call_soon(stop, context=WORLD)
+
+    swarm.world.on_message = on_message
+    result = run(swarm.play(), config.seed)
+
+    assert over
+    assert result.ended == ALL_DONE
+    assert [one.step for one in swarm.reports if isinstance(one, StepDone)] == list(range(STEPS))
+    done = next(
+        n for n, one in enumerate(swarm.reports) if isinstance(one, StepDone) and one.step == 2
+    )
+    led = next(n for n, one in enumerate(swarm.reports) if isinstance(one, Leads) and one.term == 2)
+    assert led == done + 1

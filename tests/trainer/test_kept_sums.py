@@ -359,7 +359,7 @@ def test_if_one_member_was_wrong_suspended_sums_are_void_too():
     play.lose(ann)
     play.seen(object)
 
-    play.coordinator._take(play.coordinator._incarnations.void_step(carl, play.now_s))
+    play.coordinator._take(play.coordinator._incarnations.void_step(carl, play.now_s, sure=True))
 
     assert [a.incarnation for a in play.seen(SumVoided)] == [ann]
     assert not play.coordinator.members.alive(bob)

@@ -9,6 +9,7 @@ from trainer.harness import Play
 from p2pswarm.run.messages.membership import HeldReduction
 from p2pswarm.run.messages.step import Committed, Reduced
 from p2pswarm.settings.config import BatchConfig, RunConfig
+from p2pswarm.trainer.members.blame import QUARANTINE_S
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import MemberLost, MemberReady, RunFinished, StepDone
 from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
@@ -177,28 +178,80 @@ def test_a_lone_replica_is_believed():
     assert [done.step for done in play.seen(StepDone)] == [0, 1]
 
 
-def test_a_server_that_is_wrong_again_and_again_is_avoided():
-    """Each time costs all others a step."""
-    play = Play(RunConfig(stages=1, steps=9, batch=BatchConfig(microbatches=2, evaluate_every=0)))
-    for _ in range(3):
-        ann, bob = (play.join(name, stage=0, version=0, digest=b"w0") for name in "ab")
-        play.ready(ann), play.ready(bob)
-        cid = play.join("c", stage=0)
-        play.ready(cid)
-        play.wait(1.0)
-        actions = play.coordinator.drain()
-        for launch in of(act.Launch, actions):
-            play.count(ann, launch.microbatch, attempt=launch.attempt)
-        assert play.coordinator.members.alive(cid).ready
-        generation = play.seen(act.SendReduce)[-1].message.generation
-        computed_with(play, cid, b"flipped", generation)
-    for name in "ab":
-        play.join(name, stage=0, version=0, digest=b"w0")
+NINE_STEPS = RunConfig(stages=1, steps=9, batch=BatchConfig(microbatches=2, evaluate_every=0))
 
-    cid = play.join("c", stage=0)
-    play.ready(cid)
+
+def wrong_once(play, names):
+    """These serve, and the last one has computed with another state; when it comes back."""
+    members = [play.join(name, stage=0, version=0, digest=b"w0") for name in names]
+    for one in members:
+        play.ready(one)
+    play.wait(1.0)
+    assert play.coordinator.members.alive(members[-1]).ready
+    for launch in play.seen(act.Launch):
+        play.count(members[0], launch.microbatch, attempt=launch.attempt)
+    generation = play.seen(act.SendReduce)[-1].message.generation
+    computed_with(play, members[-1], b"flipped", generation)
+    for name in names[:-1]:
+        play.join(name, stage=0, version=0, digest=b"w0")
+    back = play.join(names[-1], stage=0)
+    play.ready(back)
+    return back
+
+
+def test_a_server_that_most_contradict_voids_one_step_and_has_no_work_for_long():
+    """Each time costs all others a step."""
+    play = Play(NINE_STEPS)
+
+    cid = wrong_once(play, "abc")
 
     assert not play.coordinator.members.alive(cid).ready
+    play.wait(QUARANTINE_S - 1.0)
+    assert not play.coordinator.members.alive(cid).ready
+    play.wait(1.0)
+    assert play.coordinator.members.alive(cid).ready
+
+
+def test_a_server_that_is_contradicted_again_has_no_work_for_twice_as_long():
+    play = Play(NINE_STEPS)
+    wrong_once(play, "abc")
+    play.wait(QUARANTINE_S)
+
+    cid = wrong_once(play, "abc")
+
+    play.wait(2 * QUARANTINE_S - 2.0)
+    assert not play.coordinator.members.alive(cid).ready
+    play.wait(2.0)
+    assert play.coordinator.members.alive(cid).ready
+
+
+def test_a_server_that_is_wrong_and_comes_under_no_other_id_serves_where_nobody_else_does():
+    play = Play(NINE_STEPS)
+    cid = wrong_once(play, "abc")
+
+    for name in "ab":
+        play.lose(play.coordinator.members.of_peer(name.encode() * 32).incarnation)
+    play.promise(*[one.incarnation for one in play.coordinator.members.ready()])
+    play.wait(10.0)
+
+    assert play.coordinator.members.alive(cid).ready
+
+
+def test_one_of_two_that_contradict_each_other_is_not_left_out_for_long():
+    """Nobody can tell which of them is wrong."""
+    play = Play(NINE_STEPS)
+    ann, bob = (play.serve(name) for name in "ab")
+    play.count(ann, 0)
+    play.count(bob, 1)
+    play.reduce(ann, bob)
+    for member, state in ((ann, b"w1"), (bob, b"w1 too")):
+        play.commit(member, state)
+
+    back = play.join("b", stage=0)
+    play.join("a", stage=0, version=1, digest=b"w1")
+    play.ready(back, 1, b"w1")
+
+    assert play.coordinator.members.alive(back).ready
 
 
 @given(st.lists(st.sampled_from([b"x", b"y"]), min_size=1, max_size=5), st.randoms())

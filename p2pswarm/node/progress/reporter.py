@@ -129,7 +129,7 @@ class Reporter:
         return [] if self._over else [Peers(tuple(self._peers.values()), seconds=seconds)]
 
     def _stepped(self, report: StepDone, now_s: float) -> Stepped:
-        self._done += 1
+        self._done = report.step + 1
         self._counted += report.microbatches - len(report.quarantined)
         self._quarantined += len(report.quarantined)
         if self._done < self._steps:

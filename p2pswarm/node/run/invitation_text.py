@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.base.files import refuse_pipe
 from p2pswarm.run.access.invitation import PREFIX, Invitation, from_text
 from p2pswarm.run.access.messages import INVITATION_CHARS_MAX
 from p2pswarm.settings.config import NodeConfig
@@ -16,7 +17,9 @@ def invitation_of(config: NodeConfig) -> Invitation | None:
     if config.invite.startswith(PREFIX):
         return from_text(config.invite)
     try:
-        with Path(config.invite).expanduser().open() as file:
+        path = Path(config.invite).expanduser()
+        refuse_pipe(path)
+        with path.open() as file:
             return from_text(file.read(INVITATION_CHARS_MAX + 1))
     except (OSError, ValueError, RuntimeError) as error:  # Runtime: ~NAME of nobody
         raise Unusable(

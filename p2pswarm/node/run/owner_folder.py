@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from p2pswarm.base.errors import BadMessage, Unusable
-from p2pswarm.base.files import write_durably
+from p2pswarm.base.files import refuse_pipe, write_durably
 from p2pswarm.base.ids import Address
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.key_file import identity_from
@@ -103,6 +103,7 @@ class OwnerFolder:
 
 def _read(file: Path) -> bytes | None:
     try:
+        refuse_pipe(file)
         with file.open("rb") as opened:
             return opened.read(FILE_BYTES_MAX)
     except FileNotFoundError:

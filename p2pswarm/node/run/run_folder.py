@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from p2pswarm.base.errors import BadMessage, Unusable
-from p2pswarm.base.files import write_durably
+from p2pswarm.base.files import refuse_pipe, write_durably
 from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.chain_file import ChainFile
 from p2pswarm.run.chain.chain_log import Restored
@@ -47,6 +47,7 @@ class RunFolder:
         """The run that is kept here; None if there is none."""
         file = self.path / RUN_FILE
         try:
+            refuse_pipe(file)
             with file.open("rb") as opened:
                 data = opened.read(FILE_BYTES_MAX + 1)
         except FileNotFoundError:

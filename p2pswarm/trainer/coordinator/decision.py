@@ -3,6 +3,7 @@
 Source:  docs/chain.md.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -12,6 +13,7 @@ from p2pswarm.net.crypto.identity import SIGNATURE_BYTES
 from p2pswarm.run.chain.chain import Chain, ChainHead, CodecTable
 from p2pswarm.run.chain.record import (
     NO_DIGEST,
+    QUARANTINED,
     CommitRecord,
     RecordKind,
     StageCommit,
@@ -23,6 +25,7 @@ from p2pswarm.run.messages.membership import HeldReduction, Join
 from p2pswarm.run.messages.step import Commit
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import StepDone
 from p2pswarm.trainer.step.stage_digests import as_recorded
 
 
@@ -213,3 +216,23 @@ def as_back(record: CommitRecord) -> CommitRecord:
     """The record of a step as one that makes the weights before that step current again."""
     back = RecordKind.BACK
     return replace(record, kind=back, first=0, count=0, gradient_norm=None, saved=record.step)
+
+
+def report_of_inherited(record: CommitRecord, told: CommitRecord | None) -> StepDone | None:
+    """What people hear of a step that a leader has decided again before it leads; None: nothing.
+
+    Its first coordinator may have stopped before it knew that the step was decided. `told`: what
+    this trainer had proposed last when its process began, which it has told in its former life.
+    """
+    if record.kind != RecordKind.COMMIT or record == told:
+        return None
+    holders = record.stages[0].holders
+    aside = (number for number, one in enumerate(holders, record.first) if one == QUARANTINED)
+    return StepDone(
+        record.step,
+        math.nan if record.loss is None else record.loss,
+        math.nan if record.gradient_norm is None else record.gradient_norm,
+        record.learning_rate,
+        record.count,
+        tuple(aside),
+    )

@@ -174,15 +174,24 @@ class Incarnations:
         for one, reason in self._blame.to_end():
             effects += self.evict(one, reason, now_s)
         effects.actions += self._admission.tied()
-        for one in self._admission.digests.differing():
-            effects += self.void_step(one, now_s)
+        differing = self._admission.digests.differing()
+        outvoted = self._admission.digests.outvoted()
+        for one in differing:
+            effects += self.void_step(one, now_s, sure=one.peer in outvoted)
         return effects
 
-    def void_step(self, wrong: Incarnation, now_s: float) -> Effects:
-        """Drop all sums of the step: what a member gave is in them, even if it is gone by now."""
+    def void_step(self, wrong: Incarnation, now_s: float, *, sure: bool) -> Effects:
+        """Drop all sums of the step: what a member gave is in them, even if it is gone by now.
+
+        `sure`: it is this member that is wrong, and not the other one of two.
+        """
         member = self._members.alive(wrong)
         served = member is None or member.ready or self._served(wrong)
-        effects = self.evict_and_blame(wrong, OTHER_WEIGHTS, now_s)
+        effects = Effects()
+        if sure and served:
+            found = self._blame.on_wrong_state(wrong, OTHER_WEIGHTS, now_s)
+            effects += Effects([*found], Change.BLAME)
+        effects += self.evict_and_blame(wrong, OTHER_WEIGHTS, now_s)
         if self._step.number < self._config.steps and served:
             # all come back, with the weights they have
             everybody = [other.incarnation for other in self._members.ready()]
@@ -229,7 +238,9 @@ class Incarnations:
         effects = Effects()
         for one in newcomers:
             if self._served(one):
-                effects += self.void_step(one, now_s)
+                member = self._members.alive(one)
+                sure = member is not None and self._is_sure(member.stage)
+                effects += self.void_step(one, now_s, sure=sure)
             else:
                 effects += self.evict(one, OTHER_WEIGHTS, now_s)
         return effects
@@ -287,7 +298,7 @@ class Incarnations:
         join = self._balance.on_join(peer, join, now_s)
         if self._has_spoiled_step(peer, join):
             wrong = Incarnation(peer, join.sum.incarnation if join.sum else 0)
-            effects += self.void_step(wrong, now_s)
+            effects += self.void_step(wrong, now_s, sure=self._is_sure(join.stage))
         former = self._sum_of(peer, join, effects, now_s)
         admitted = self._admission.admit(
             *(peer, join, self._step.number, now_s),
@@ -318,6 +329,11 @@ class Incarnations:
         known = None if join.stage is None else self._admission.digests.known(join.stage, number)
         differs = known is not None and join.version == number and join.digest != known
         return differs and self._former_sums.on_wrong_state(peer)
+
+    def _is_sure(self, stage: int | None) -> bool:
+        """Return whether the digest of a stage is more than the word of one against another's."""
+        digests = self._admission.digests
+        return stage is not None and digests.sure(stage, self._step.number)
 
     def _sum_of(
         self, peer: bytes, join: Join, effects: Effects, now_s: float

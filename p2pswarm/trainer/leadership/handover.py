@@ -15,6 +15,7 @@ from p2pswarm.trainer.members.membership import Member
 T = TypeVar("T")
 
 MISSED_S = 2.0  # a server that has lost its link looks for its trainer, and is back by then
+UNHEARD_S = 3.0  # of missing a stage while no standby answers; then any of them may do better
 ASK_AGAIN_S, ASK_AGAIN_MAX_S = 1.0, 5.0  # a dead server is missed for long: ask less and less often
 SERVERS_MAX = 4  # of one stage: a stage is reached by any of them
 KNOCK_S = 3.0  # a server without a coordinator asks each trainer every second or two
@@ -48,6 +49,8 @@ class Handover:
         self._ask_pause_s = ASK_AGAIN_S
         self._named: dict[bytes, float] = {}
         """Time at which each trainer may be handed the run again; the newest stands last."""
+        self._unheard_again_s = -math.inf
+        """Time at which it may be handed to one again that has not answered."""
         self._pause_s = 0.0
         self._height = -1
 
@@ -117,12 +120,7 @@ class Handover:
         `ours`: the peers that this trainer has reached; `theirs`: the standbys by rank, with the
         peers that each has reached; `voters`: those of the head but this trainer's own.
         """
-        lacking = [
-            stage
-            for stage in self._missed(now_s)
-            if self._asked[stage] and not any(peer in ours for peer in self._asked[stage])
-        ]
-        if not lacking:
+        if not self._lacking(ours, now_s):
             return None
         waits = {trainer for trainer, again_s in self._named.items() if now_s < again_s}
         last = next(reversed(self._named), None)
@@ -141,6 +139,24 @@ class Handover:
                 return trainer
         return None
 
+    def unheard_successor(
+        self, ours: Collection[bytes], standbys: Iterable[bytes], now_s: float
+    ) -> bytes | None:
+        """Return which standby is to lead though none has answered, if any; `standbys`: by rank.
+
+        The way from it to this trainer may be cut alone. While a stage is missed no step ends here,
+        so little is lost if it is dead: this trainer stands again a few seconds later. It is tried
+        rarely, because a stage may be gone for good.
+        """
+        since_s = min((self._missed_s[one] for one in self._lacking(ours, now_s)), default=math.inf)
+        if now_s < max(since_s + UNHEARD_S, self._unheard_again_s):
+            return None
+        waits = {trainer for trainer, again_s in self._named.items() if now_s < again_s}
+        to = next((one for one in standbys if one not in waits), None)
+        if to is not None:
+            self._unheard_again_s = now_s + PAUSE_MAX_S
+        return to
+
     def on_handover(self, to: bytes, height: int, now_s: float) -> None:
         """It is done; `height`: of the head. Not again before there is a reason to hope."""
         again = height == self._height
@@ -157,6 +173,14 @@ class Handover:
         now = [Whereabouts(one.incarnation.peer, one.address) for one in members]
         former = [one for peer, one in self._servers[stage].items() if peer not in anywhere]
         return {one.peer: one for one in (*now, *former)[:SERVERS_MAX]}
+
+    def _lacking(self, ours: Collection[bytes], now_s: float) -> list[int]:
+        """The missed stages of which this trainer has reached nobody; `ours`: whom it reached."""
+        return [
+            stage
+            for stage in self._missed(now_s)
+            if self._asked[stage] and not any(peer in ours for peer in self._asked[stage])
+        ]
 
     def _missed(self, now_s: float) -> list[int]:
         """The stages of which nobody was heard for long enough."""

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from p2pswarm.base.errors import Busy, Refused, SwarmError
+from p2pswarm.base.errors import Busy, Late, PathError, Refused, SwarmError
 from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.base.signal import Signal
 from p2pswarm.run.chain.chain_node import ChainNode
@@ -166,12 +166,16 @@ class HandoverIo:
         return self._rule.look(ready, coordination.silent, coordination.now_s())
 
     async def _ask(self, coordination: CoordinatorIo) -> None:
-        """Ask all standbys that may lead, and the missed servers; hand over if one is better."""
+        """Ask all standbys that may lead, and the missed servers; hand over if one is better.
+
+        If nothing comes from any, one of them may be better all the same.
+        """
         head = self._seat.learner.chain.head
-        standbys = [peer for peer in head.trainers if peer in self._roll.standbys]
+        others = [peer for peer in head.trainers if peer != self._me]
+        standbys = [peer for peer in others if peer in self._roll.standbys]
         voters = [voter.peer for voter in head.voters if voter.peer != self._me]
         known = [Whereabouts.of(where) for peer in voters if (where := self._find(peer))]
-        if not standbys:
+        if not others:
             return
         peers = self._rule.question(known, coordination.now_s())
         peers = as_far_as_they_fit(self._cards, peers)
@@ -180,36 +184,49 @@ class HandoverIo:
         async with asyncio.TaskGroup() as tasks:
             own = [tasks.create_task(self._answers(one, REPLY_S)) for one in missed]
             least = tasks.create_task(asyncio.sleep(OWN_PROBE_S))
-            asked = [tasks.create_task(self._question(peer, question)) for peer in standbys]
+            asked = [
+                tasks.create_task(self._question(peer, question, self._reply_s(peer)))
+                for peer in standbys
+            ]
             answers = [await task for task in asked]
             await least
             # Not before the standbys: a server that wakes up now answers us as it answers them.
             ours = [one.peer for one, t in zip(missed, own, strict=True) if t.done() and t.result()]
             for task in own:
                 task.cancel()
+        heard = [(p, one) for p, one in zip(standbys, answers, strict=True) if one is not None]
         self._rule.on_knocks(
-            (knock for answer in answers for knock in answer.knocks), coordination.coordinator.step
+            (knock for _, answer in heard for knock in answer.knocks), coordination.coordinator.step
         )
         self._misses(coordination)  # a member may have been heard meanwhile
-        theirs = [(p, answer.peers) for p, answer in zip(standbys, answers, strict=True)]
-        to = self._rule.successor(ours, theirs, voters, coordination.now_s())
+        now_s, theirs = coordination.now_s(), [(peer, answer.peers) for peer, answer in heard]
+        to = self._rule.successor(ours, theirs, voters, now_s)
+        if not heard:
+            to = self._rule.unheard_successor(ours, [*standbys, *others], now_s)
         leader = self._seat.leader
-        if to is not None and leader is not None and leader.leads:
+        if to is not None and leader is not None and leader.leads and not leader.quiet:
             self._rule.on_handover(to, leader.head.height, coordination.now_s())
             self._seat.hand_over(to, asyncio.get_running_loop().time())
             self._node.pump()
 
-    async def _question(self, standby: bytes, question: AskReachable) -> ReachableStages:
-        """Return what one standby answers; that it reaches nobody if it does not."""
-        nobody = ReachableStages((), ())
-        contact = self._roll.find(standby)
+    def _reply_s(self, standby: bytes) -> float:
+        """Return how long to wait for a standby's answer: one that answers no call may be dead."""
+        leader = self._seat.leader
+        mute = leader is not None and standby in leader.votes.lost
+        return OWN_PROBE_S if mute else REPLY_S
+
+    async def _question(
+        self, standby: bytes, question: AskReachable, within_s: float
+    ) -> ReachableStages | None:
+        """Return what one standby answers; None if nothing comes."""
+        contact, nobody = self._roll.find(standby), ReachableStages((), ())
         if contact is None:
-            return nobody
+            return None
         try:
-            answer = await self._rpc.call(contact, question, REPLY_S)
+            answer = await self._rpc.call(contact, question, within_s)
         except SwarmError as error:
             log.info("%s did not say whom it reaches: %s", contact, error)
-            return nobody
+            return None if isinstance(error, PathError | Late) else nobody
         return answer if isinstance(answer, ReachableStages) else nobody
 
     async def _probe(self, peers: Sequence[Whereabouts], within_s: float) -> list[bytes]:

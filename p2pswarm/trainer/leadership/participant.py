@@ -32,7 +32,7 @@ from p2pswarm.run.messages.trainers import Enlist, Whereabouts, WhoLeads
 from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator.decision import CoordinatorStart
+from p2pswarm.trainer.coordinator.decision import CoordinatorStart, report_of_inherited
 from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
 from p2pswarm.trainer.coordinator_io.coordinator_io import (
     CoordinatorIo,
@@ -113,6 +113,10 @@ class Trainer:
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         voter = VoterId(self._me, place.store.memory)
         self._seat = ChainParticipant(voter, place.restored, context.rng, self._now_s())
+        accepted = place.restored.register.accepted
+        ours = accepted is not None and accepted.key == place.identity.public_key
+        self._told = accepted if ours else None
+        """The record that its former life proposed last."""
         self._past = SavedChain(place.restored.learner.chain, place.store)
         self._proposals = Proposals(context, self._seat, self._roll)
         self._rollback = RollbackIo(context, self._past, self._go_back, self._tasks)
@@ -292,6 +296,8 @@ class Trainer:
             case RecordDecided(record=record):
                 if self._coordination is not None:
                     self._on_record(self._coordination, record)
+                elif done := report_of_inherited(record, self._told):
+                    self._context.report(done)
             case VotesChanged():
                 self._check_voters()
             case Deposed(why=why):

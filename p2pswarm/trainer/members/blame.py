@@ -24,6 +24,8 @@ IN_A_ROW = 3  # failures with no success between; then a server is avoided
 SAME_TROUBLE_S = 0.5  # failures closer than this are one: a server has several microbatches in hand
 PAUSE_FIRST_S = 10.0
 PAUSE_MAX_S = 600.0
+QUARANTINE_S = 600.0  # of one with another state than its stage: each time costs all a step
+QUARANTINE_MAX_S = 86_400.0  # twice as long each time, so one that comes back voids ever less
 RECOVERED = 32  # successes in a row after which a pause does not count any more; twice as many
 # after each other pause, so one that works between its failures has to work ever longer
 
@@ -47,6 +49,8 @@ class _History:
     successes: int = 0
     pauses: int = 0
     until_s: float = float("-inf")
+    quarantines: int = 0
+    quarantine_ends_s: float = float("-inf")
 
 
 class FailingServers:
@@ -96,6 +100,10 @@ class FailingServers:
         enough = RECOVERED * 2 ** max(0, history.pauses - 1)
         if history.successes >= enough and not history.failures:
             del self._histories[peer]
+            if history.quarantines:
+                ends_s = history.quarantine_ends_s
+                kept = _History(quarantines=history.quarantines, quarantine_ends_s=ends_s)
+                self._histories[peer] = kept
             self._pardoned = True
 
     def pardoned(self) -> bool:
@@ -119,6 +127,14 @@ class FailingServers:
         self.forget((peer,))
         return pause_s
 
+    def quarantine(self, peer: bytes, now_s: float) -> float:
+        """Give a server a long pause that no good work shortens, and return it."""
+        history = self._histories.setdefault(peer, _History())
+        pause_s = min(QUARANTINE_MAX_S, QUARANTINE_S * 2.0**history.quarantines)
+        history.quarantines += pause_s < QUARANTINE_MAX_S
+        history.quarantine_ends_s = now_s + pause_s
+        return pause_s
+
     def pardon(self, peer: bytes) -> None:
         """Drop the pause of a server that was not at fault."""
         if found := self._histories.get(peer):
@@ -128,11 +144,11 @@ class FailingServers:
     def avoided(self, peer: bytes, now_s: float) -> bool:
         """Return whether a server is to get no work now, if another can do it."""
         history = self._histories.get(peer)
-        return history is not None and now_s < history.until_s
+        return history is not None and now_s < max(history.until_s, history.quarantine_ends_s)
 
     def next_deadline_s(self, now_s: float) -> float | None:
         """Return when the next pause ends."""
-        ends_s = (history.until_s for history in self._histories.values())
+        ends_s = (max(one.until_s, one.quarantine_ends_s) for one in self._histories.values())
         return min((end_s for end_s in ends_s if end_s > now_s), default=None)
 
 
@@ -351,6 +367,17 @@ class Blame:
         if member is None or not self._can_be_spared(one, now_s):
             return []
         pause_s = self.servers.avoid(one.peer, now_s)
+        return [ServerFails(one, member.stage, 1, why, pause_s)]
+
+    def on_wrong_state(self, one: Incarnation, why: str, now_s: float) -> list[BlameReport]:
+        """Hear that a server has computed with another state than its stage, which surely stands.
+
+        It gets no work for long if others can do it, also if it is gone and comes back.
+        """
+        pause_s = self.servers.quarantine(one.peer, now_s)
+        member = self._members.alive(one)
+        if member is None or not self._can_be_spared(one, now_s):
+            return []
         return [ServerFails(one, member.stage, 1, why, pause_s)]
 
     def on_wrong_result(self, found: WrongResult, now_s: float) -> WrongResult:

@@ -18,6 +18,7 @@ SLOWEST_FACTOR = 2.0  # times the slowest: one that is known to finish is let fi
 BACKOFF = 2.0  # RFC 6298, 5.5
 BACKOFF_MAX_S = 3600.0  # as for an averaging: who needs longer cannot be told from who lost it
 MEASURED = 64  # attempts remembered
+LOOK_SOONER = 2.0  # times less than before: what runs was launched with the longer time
 
 
 class AttemptTimeout:
@@ -209,7 +210,10 @@ class InFlight:
     def finish(self, job: MicrobatchJob, now_s: float) -> None:
         """Every stage has counted it."""
         if job.phase is JobPhase.RUNNING:
+            before_s = self._timeout.usual_s
             self._timeout.on_completion(now_s - job.launched_s)
+            if LOOK_SOONER * self._timeout.usual_s <= before_s:
+                self._look_sooner()
         if job.phase is not JobPhase.DONE:
             self._undone -= 1
         self._leave(job, JobPhase.DONE)
@@ -270,14 +274,20 @@ class InFlight:
             times.append(again_s)
         return min(times, default=None)
 
+    def _look_sooner(self) -> None:
+        """Look at all that run by the time that attempts take now: it was far longer at first."""
+        usual_s = self._timeout.usual_s
+        for job in self._running.values():
+            heappush(self._late, (job.launched_s + usual_s, job.microbatch, job.attempt))
+
     def _looked_at(self, now_s: float) -> list[MicrobatchJob]:
-        """The running jobs of which it is time to look whether they are late."""
-        jobs = []
+        """The running jobs of which it is time to look whether they are late, each once."""
+        jobs = {}
         while self._late and self._late[0][0] <= now_s:
             _, microbatch, attempt = heappop(self._late)
             if job := self.running(microbatch, attempt):
-                jobs.append(job)
-        return jobs
+                jobs[microbatch] = job
+        return list(jobs.values())
 
     def _next_again_s(self) -> float | None:
         """Return when the first of the jobs that wait may be launched again."""

@@ -40,8 +40,16 @@ class _Poll:
     since_s: float | None = None
     """Time of the first word while others were absent."""
     standing: bytes | None = None
+    proved: bool = False
+    """True if what stands is proved, or said by a record."""
     provable: bool = False
     """A proof is on its way: until then a digest stands if all say the same."""
+
+    @property
+    def sure(self) -> bool:
+        """Return whether what stands is proved, or the word of several against fewer."""
+        backed = list(self.votes.values()).count(self.standing or b"")
+        return self.proved or (backed > 1 and 2 * backed > len(self.votes))
 
     @property
     def due_s(self) -> float | None:
@@ -73,6 +81,8 @@ class StageDigests:
 
     def __init__(self) -> None:
         self._polls: dict[int, _Poll] = {}
+        self._outvoted: dict[bytes, None] = {}
+        """The peers whose reports differ from what surely stands."""
         self._tied: list[tuple[int, int]] = []
 
     def expect(self, stage: int, version: int, members: Iterable[Incarnation]) -> None:
@@ -154,7 +164,8 @@ class StageDigests:
 
     def on_record(self, stage: int, version: int, digest: bytes) -> None:
         """The record says the digest of a version: nobody is asked."""
-        self._poll(stage, version).standing = digest
+        poll = self._poll(stage, version)
+        poll.standing, poll.proved = digest, True
 
     def prove(self, stage: int, version: int) -> None:
         """The digest of this version is being proved: the proof follows, or its failure."""
@@ -164,7 +175,7 @@ class StageDigests:
         """The digest of a version is this one, whatever was said; None: what most say stands."""
         poll = self._polls.get(stage)
         if poll is not None and poll.version == version and poll.provable:
-            poll.standing, poll.provable = digest, False
+            poll.standing, poll.provable, poll.proved = digest, False, digest is not None
             if digest is None:
                 self._decide(stage, poll)
 
@@ -183,9 +194,22 @@ class StageDigests:
         odd = []
         for poll in self._polls.values():
             if poll.standing is not None and not poll.provable:
-                odd += [by for by, digest in poll.said.items() if digest != poll.standing]
+                wrong = [by for by, digest in poll.said.items() if digest != poll.standing]
+                odd += wrong
+                if poll.sure:
+                    self._outvoted |= dict.fromkeys(by.peer for by in wrong)
                 poll.said = {}
         return odd
+
+    def outvoted(self) -> list[bytes]:
+        """Those of them that are surely wrong, and not one of two; drained by reading."""
+        drained, self._outvoted = self._outvoted, {}
+        return list(drained)
+
+    def sure(self, stage: int, version: int) -> bool:
+        """Return whether what is `known` is more than the word of one against another's."""
+        poll = self._polls.get(stage)
+        return poll is not None and poll.version == version and poll.sure
 
     def tied(self) -> list[tuple[int, int]]:
         """Stages and versions where as many members reported one digest as another; drained."""

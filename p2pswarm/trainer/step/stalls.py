@@ -5,7 +5,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import MEMBERS_MAX
 from p2pswarm.trainer.members.membership import Member
 from p2pswarm.trainer.step.in_flight import MEASURED, MicrobatchJob
 
@@ -18,8 +20,11 @@ STALLED = 4.0  # times the 95th percentile of the stage
 STALLED_MOST = (
     16.0  # times its 75th: one that takes ever longer raises the 95th, and finishes little
 )
+KEPT = 2.0  # times that of gradients, where no other server of the stage is idle
 NAMED_MIN = 2  # servers that finish nothing of what one member says that they have
 STALLED_LEAST_S = 1.0  # below this a pause of the garbage collector or the kernel would count
+BELIEVED_S = 10.0  # a server finds within 8 s that nothing comes from another
+BELIEVED_AGAIN_S = 600.0  # so whoever says falsely that it waits wins a sixtieth of the time
 STALLED_FIRST_S = 2.0  # while a stage is not measured: first passes are slow
 
 
@@ -36,6 +41,8 @@ class _Holding:
     """The member that says so; None: the trainer."""
     returning: bool = False
     """True once a stage has computed the gradient."""
+    waits: bool = False
+    """True if its holder has computed it, and waits for a server of the next stage."""
     servers: dict[int, Incarnation] = field(default_factory=dict)
     """By their stages."""
 
@@ -51,8 +58,11 @@ class StalledJob:
     """For how long its holder has had it, or has finished nothing."""
     teller: Incarnation | None = None
     """The member that says that the holder has it; None: the trainer."""
-    early: bool = False
-    """Its holder gets on, but has so many that it would finish this one too late."""
+    blameless: bool = False
+    """Its holder gets on, but has so many that it would finish this one too late; or it waits for
+    a server of this stage."""
+    returning: bool = False
+    """It is a gradient that has come back."""
 
 
 @dataclass(slots=True)
@@ -105,13 +115,19 @@ class WorkStealing:
     def __init__(self, stages: int) -> None:
         self._took_s: list[deque[float]] = [deque(maxlen=MEASURED) for _ in range(stages)]
         """How long servers of each stage take for a microbatch, or its gradient."""
+        self._back_s: list[deque[float]] = [deque(maxlen=MEASURED) for _ in range(stages)]
+        """How long they take for a gradient that comes back to them."""
         self._finished_s: dict[Incarnation, float] = {}
         """When a server finished something last."""
+        self._returned_s: dict[Incarnation, float] = {}
+        """When it finished a gradient last that had come back to it."""
         self._moved: Counter[int] = Counter()
         self._stalls: dict[Incarnation, _Stall] = {}
         """Of the servers that were stalled in this step."""
         self._pace_s: dict[Incarnation, deque[float]] = {}
         """How long each took from one thing that it finished to the next, while it had any."""
+        self._believed_s = RecentItems[bytes, float](MEMBERS_MAX)
+        """When it was first believed of each peer, lately, that it waits for another."""
         self._held: dict[int, _Holding] = {}
         self.next_look_s = math.inf
         """Time to ask what is stalled; infinite while nobody has anything."""
@@ -121,6 +137,7 @@ class WorkStealing:
         self._moved.clear()
         self._held.clear()
         self._finished_s.clear()
+        self._returned_s.clear()
         self._stalls.clear()
         self._pace_s.clear()
         self.next_look_s = math.inf
@@ -148,13 +165,21 @@ class WorkStealing:
             self._pass(held, stage, now_s)
             held.teller = by
 
+    def on_wait(self, job: MicrobatchJob, by: Incarnation, now_s: float) -> None:
+        """The server that has a job has computed it, and waits for a server of the next stage."""
+        held = self._held.get(job.microbatch)
+        if held is None or held.attempt != job.attempt or held.holder != by or held.returning:
+            return
+        if not held.waits:
+            self._measure(held, by, now_s)
+            held.waits, held.since_s = True, now_s
+
     def on_gradient(self, job: MicrobatchJob, stage: int, now_s: float) -> None:
         """A server of a stage has computed the gradient: the one below has it now."""
         held = self._held.get(job.microbatch)
         if held is not None and held.attempt == job.attempt:
-            held.returning = True
             self._pass(held, stage - 1, now_s)
-            held.teller = held.servers.get(stage)
+            held.returning, held.teller = True, held.servers.get(stage)
 
     def surplus(self, there: Iterable[Sequence[MicrobatchJob]]) -> list[MicrobatchJob]:
         """Return what is to be given up; `there`: what each server has yet to count, by age."""
@@ -182,33 +207,66 @@ class WorkStealing:
         `ready`: the servers of a stage.
         """
         self.next_look_s = now_s + LOOK_S if self._held else math.inf
-        busy: dict[Incarnation, None] = {}
-        there: dict[int, list[StalledJob]] = {}
-        for microbatch, held in list(self._held.items()):
-            job, holder = running(microbatch, held.attempt), held.holder
-            if job is None:
-                del self._held[microbatch]
-            elif holder is not None:
-                busy[holder] = None
-                if job.counts:
-                    took_s = self._took(held, now_s)
-                    one = StalledJob(job, holder, held.stage, took_s, held.teller)
-                    there.setdefault(held.stage, []).append(one)
+        there, busy = self._look(running, ready, now_s)
         stalled = []
         for stage, jobs in there.items():
+            limits = self._limit_s(stage), self._limit_back_s(stage)
+            here = [one for one in jobs if not one.blameless]
             if any(server.incarnation not in busy for server in ready(stage)):
-                limit_s = self._limit_s(stage)
-                found = [one for one in jobs if self._is_stalled(one, limit_s)]
-                stalled += found or self._too_many(stage, jobs, limit_s)
+                late = (one for one in jobs if self._is_stalled(one, limits[one.returning]))
+                found = [self._as_believed(one, now_s) if one.blameless else one for one in late]
+                stalled += found or self._too_many(stage, here, limits[0])
             else:
-                stalled += self._named_by_one(jobs, self._limit_s(stage))
+                stalled += self._kept(stage, here) or self._named_by_one(here, limits)
         for one in stalled:
-            if one.early:
+            if one.blameless:
                 continue
             stall = self._stalls.setdefault(one.holder, _Stall(now_s - one.took_s))
             stall.tellers[one.teller] = None
         self._moved.update(one.job.microbatch for one in stalled)
         return stalled
+
+    def _look(
+        self,
+        running: Callable[[int, int], MicrobatchJob | None],
+        ready: Callable[[int], Sequence[Member]],
+        now_s: float,
+    ) -> tuple[dict[int, list[StalledJob]], dict[Incarnation, None]]:
+        """All jobs under way by the stage that each waits for, and the servers that have any."""
+        there: dict[int, list[StalledJob]] = {}
+        busy: dict[Incarnation, None] = {}
+        for microbatch, held in list(self._held.items()):
+            job, holder = running(microbatch, held.attempt), held.holder
+            if job is None:
+                del self._held[microbatch]
+                continue
+            if self._has_nowhere_to_go(held, ready):
+                held.since_s = now_s
+            if holder is None:
+                continue
+            if not held.waits:
+                busy[holder] = None
+            if job.counts:
+                took_s = now_s - held.since_s if held.waits else self._took(held, now_s)
+                stage = held.stage + held.waits
+                what = job, holder, stage, took_s, held.teller
+                one = StalledJob(*what, blameless=held.waits, returning=held.returning)
+                there.setdefault(stage, []).append(one)
+        return there, busy
+
+    def _has_nowhere_to_go(self, held: _Holding, ready: Callable[[int], Sequence[Member]]) -> bool:
+        """Return whether no server serves the stage that a job goes to next."""
+        onward = not held.returning and held.stage + 1 < len(self._took_s)
+        return onward and not ready(held.stage + 1)
+
+    def _as_believed(self, one: StalledJob, now_s: float) -> StalledJob:
+        """A job that waits for a server of the next stage, as its holder says; believed for long
+        enough to find that server dead, and then not again for a while.
+        """
+        since_s = self._believed_s.get(one.holder.peer, -math.inf)
+        if now_s >= since_s + BELIEVED_AGAIN_S:
+            since_s = self._believed_s[one.holder.peer] = now_s
+        return one if now_s < since_s + BELIEVED_S else replace(one, blameless=False)
 
     def suspects(self, holders: Iterable[Incarnation], now_s: float) -> list[StallSuspect]:
         """Return who may be at fault that these are stalled, each once.
@@ -231,9 +289,12 @@ class WorkStealing:
                 found[holder] = StallSuspect(holder, teller, now_s - since_s)
         return list(found.values())
 
-    def _limit_s(self, stage: int) -> float:
-        """How long a server of a stage may take for what was never handed on."""
-        measured = self._took_s[stage]
+    def _limit_s(self, stage: int, times_s: Sequence[float] = ()) -> float:
+        """How long a server of a stage may take for what was never handed on.
+
+        `times_s`: how long servers took for the like of it; too few: what all of their work took.
+        """
+        measured = times_s if len(times_s) >= STALL_SAMPLES else self._took_s[stage]
         if len(measured) < STALL_SAMPLES:
             return STALLED_FIRST_S
         ordered = sorted(measured)
@@ -241,9 +302,27 @@ class WorkStealing:
         most_s = STALLED_MOST * ordered[int(0.75 * (len(measured) - 1))]
         return max(STALLED_LEAST_S, min(STALLED * slow_s, most_s))
 
-    def _named_by_one(self, jobs: Sequence[StalledJob], limit_s: float) -> list[StalledJob]:
+    def _limit_back_s(self, stage: int) -> float:
+        """How long a server of a stage may have a gradient that has come back to it."""
+        return self._limit_s(stage, self._back_s[stage])
+
+    def _kept(self, stage: int, jobs: Sequence[StalledJob]) -> list[StalledJob]:
+        """The gradients that a server keeps, though others of its stage have work, too.
+
+        A server computes gradients before all else. One that has had a gradient for far longer than
+        others take, and has finished none meanwhile, does not work at it. Each that it keeps would
+        else hold a place in the window until the step has nothing else to do.
+        """
+        if len(self._back_s[stage]) < STALL_SAMPLES:
+            return []
+        limit_s = KEPT * self._limit_back_s(stage)
+        return [one for one in jobs if one.returning and self._is_stalled(one, limit_s)]
+
+    def _named_by_one(
+        self, jobs: Sequence[StalledJob], limits: tuple[float, float]
+    ) -> list[StalledJob]:
         """All that a stage waits for, if it waits for what one member alone says that it has."""
-        late = [one for one in jobs if self._is_stalled(one, limit_s)]
+        late = [one for one in jobs if self._is_stalled(one, limits[one.returning])]
         tellers = dict.fromkeys(one.teller for one in jobs)
         several = len({one.holder for one in late}) >= NAMED_MIN
         return late if several and len(tellers) == 1 and None not in tellers else []
@@ -269,7 +348,7 @@ class WorkStealing:
             for place, one in enumerate(later, start=2):
                 times = self._moved[one.job.microbatch]
                 if times < HANDED_ON_MAX and place * pace_s > limit_s * 2.0**times:
-                    late.append(replace(one, early=True))
+                    late.append(replace(one, blameless=True))
         return late
 
     def _is_stalled(self, one: StalledJob, limit_s: float) -> bool:
@@ -277,15 +356,24 @@ class WorkStealing:
         return times < HANDED_ON_MAX and one.took_s > limit_s * 2.0**times
 
     def _took(self, held: _Holding, now_s: float) -> float:
-        """For how long its holder has had it, or has finished nothing."""
-        finished_s = self._finished_s.get(held.holder, held.since_s) if held.holder else now_s
-        return max(0.0, now_s - max(held.since_s, finished_s))
+        """For how long its holder has had it, or has finished nothing; of gradients no gradient."""
+        if held.holder is None:
+            return 0.0
+        done_s = self._returned_s if held.returning else self._finished_s
+        return max(0.0, now_s - max(held.since_s, done_s.get(held.holder, held.since_s)))
 
     def _pass(self, held: _Holding, stage: int, now_s: float) -> None:
-        if held.holder is not None:
-            took_s = self._took(held, now_s)
-            self._took_s[held.stage].append(took_s)
-            pace_s = self._pace_s.setdefault(held.holder, deque(maxlen=PACE_SAMPLES))
-            pace_s.append(took_s)
-            self._finished_s[held.holder] = now_s
+        if held.holder is not None and not held.waits:
+            self._measure(held, held.holder, now_s)
         held.holder, held.stage, held.since_s = held.servers.get(stage), stage, now_s
+        held.waits = False
+
+    def _measure(self, held: _Holding, holder: Incarnation, now_s: float) -> None:
+        """Note how long a server took for what it has finished."""
+        took_s = self._took(held, now_s)
+        self._took_s[held.stage].append(took_s)
+        self._pace_s.setdefault(holder, deque(maxlen=PACE_SAMPLES)).append(took_s)
+        self._finished_s[holder] = now_s
+        if held.returning:
+            self._back_s[held.stage].append(took_s)
+            self._returned_s[holder] = now_s

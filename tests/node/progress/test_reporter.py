@@ -221,3 +221,14 @@ def test_when_the_run_is_over_servers_that_wait_for_its_weights_are_told_no_more
     assert telling.on_report(Loaded(LIFE, 0, load(3.0)), 101.0 + 9 * PEERS_EVERY_S) == []
     (note,) = telling.on_report(MemberLost(LIFE, 0, "it left", 0), 109.0)
     assert note.text == f"server {NAME} of stage 0 is lost: it left"
+
+
+def test_a_step_that_a_new_leader_has_from_the_one_before_is_counted_once():
+    telling = Reporter(RUN, 1000)
+
+    (inherited,) = telling.on_report(done(1), 100.0)
+    telling.on_report(Leads(2, 2), 100.0)
+    (next_one,) = telling.on_report(done(2), 103.0)
+
+    assert (inherited.step, next_one.step) == (2, 3)
+    assert next_one.counts.counted == 3 * 4

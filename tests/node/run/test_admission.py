@@ -1,12 +1,15 @@
 """Which runs a node may join: open ones, or the one that it is invited to."""
 
+import os
 from dataclasses import replace
 
 import pytest
 from run.access.harness import ANN, OWNER, STRANGER, bearer
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.base.ids import Address
 from p2pswarm.net.wire.message import encode
+from p2pswarm.node.run.invitation_text import invitation_of
 from p2pswarm.node.run.run_choice import RunChoice, admits, invited_to, run_choice
 from p2pswarm.node.run.run_match import end_key, fitting
 from p2pswarm.run.manifest import RunIdentity, read_offer, sign_manifest
@@ -127,3 +130,11 @@ def test_another_owner_makes_another_run():
     other = RunConfig(name="closed", stages=1, owner=STRANGER.public_key.hex(), strangers="nothing")
 
     assert len({offer(run).run for run in (CLOSED, other, RunConfig(name="closed", stages=1))}) == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_an_invitation_in_a_pipe_is_one_line_and_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "invitation")
+
+    with pytest.raises(Unusable, match="is a pipe or a device: write what it gives to a file"):
+        invitation_of(NodeConfig(invite=str(tmp_path / "invitation")))

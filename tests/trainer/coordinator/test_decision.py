@@ -1,9 +1,12 @@
 """Where a coordinator begins: what the newest step's record says, whoever votes since then."""
 
+from dataclasses import replace
+
 import pytest
 from run.chain.harness import back, chain_of, commit, revote, state_of, voter
 
-from p2pswarm.trainer.coordinator.decision import CoordinatorStart
+from p2pswarm.run.chain.record import QUARANTINED
+from p2pswarm.trainer.coordinator.decision import CoordinatorStart, report_of_inherited
 
 TERM = 7
 
@@ -37,3 +40,25 @@ def test_after_a_change_of_voters_the_commit_below_it_applies_to_what_members_ho
     assert last.states == {0: state_of(2)}
     chain.append(commit(chain.head))
     assert start_after(chain).last.step == 3
+
+
+def test_who_anchors_a_step_of_another_reports_what_its_record_says():
+    _, (*_, record) = chain_of(3)
+    holders = bytes([QUARANTINED]) + record.stages[0].holders[1:]
+    stages = tuple(replace(stage, holders=holders) for stage in record.stages)
+
+    done = report_of_inherited(replace(record, stages=stages), None)
+
+    assert done is not None
+    assert (done.step, done.microbatches) == (record.step, record.count)
+    assert (done.learning_rate, done.loss) == (record.learning_rate, record.loss)
+    assert done.quarantined == (record.first,)
+
+
+def test_what_a_leader_proposed_last_in_its_former_life_it_has_reported_there():
+    chain, (*_, before, record) = chain_of(3)
+
+    assert report_of_inherited(record, record) is None
+    assert report_of_inherited(record, before) is not None
+    assert report_of_inherited(revote(chain.head), None) is None
+    assert report_of_inherited(back(chain.head, 2), None) is None

@@ -22,6 +22,7 @@ from p2pswarm.trainer.leadership.handover import (
     PAUSE_MAX_S,
     PAUSE_S,
     SEEK_S,
+    UNHEARD_S,
     Handover,
     RecentWords,
 )
@@ -200,6 +201,38 @@ def test_who_knocks_at_a_standby_with_the_weights_is_asked_about_the_next_time()
 
     assert set(rule.question([], MISSED_S)) == {where("k"), where("f")}
     assert rule.successor(set(), [(X, peers("f", "k"))], [X], MISSED_S) == X
+
+
+UNHEARD = MISSED_S + UNHEARD_S
+
+
+def test_a_stage_is_handed_to_a_standby_that_is_not_heard_once_it_was_missed_for_long():
+    """The way from the standby may be cut alone; nothing ends here while the stage is missed."""
+    rule = asked(missing())
+
+    assert rule.unheard_successor(set(), [X, Y], UNHEARD_S - 0.1) is None
+    assert rule.unheard_successor(set(), [X, Y], UNHEARD) == X
+
+
+@pytest.mark.parametrize(
+    ("ours", "standbys"), [(peers("s"), [X]), (set(), [])], ids=["we reach it", "nobody stands by"]
+)
+def test_a_stage_is_not_handed_to_one_that_is_not_heard_where_nothing_would_be_won(ours, standbys):
+    assert asked(missing()).unheard_successor(ours, standbys, UNHEARD) is None
+
+
+def test_a_stage_that_is_gone_for_good_is_rarely_handed_to_one_that_is_not_heard():
+    rule, times = missing(), []
+    for tick in range(int(2.5 * PAUSE_MAX_S)):
+        now_s = float(tick)
+        if rule.look([FIRST, []], never, now_s):
+            rule.question([where("x")], now_s)
+            if rule.unheard_successor(set(), [X, Y], now_s) is not None:
+                rule.on_handover(X, tick, now_s)
+                times.append(now_s)
+
+    assert len(times) == 3
+    assert all(later - at >= PAUSE_MAX_S for at, later in pairwise(times))
 
 
 def test_servers_that_knock_take_only_so_much_room():

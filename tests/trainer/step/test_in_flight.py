@@ -184,6 +184,28 @@ def test_a_job_that_was_late_keeps_its_longer_time_when_others_finish():
     assert in_flight.late(job.not_before_s + given_s) == [job]
 
 
+def test_what_began_before_anything_was_measured_is_late_by_what_others_take():
+    in_flight = flight_of(3)
+    launched(in_flight, 3)
+
+    for number in range(2):
+        in_flight.finish(in_flight.job(number), 1.0)
+
+    assert in_flight.next_deadline_s(1.0) == TIMEOUT_MIN_S
+    assert in_flight.late(TIMEOUT_MIN_S) == [in_flight.job(2)]
+    given_up(in_flight, 2, TIMEOUT_MIN_S)
+    assert in_flight.late(TIMEOUT_FIRST_S) == []
+
+
+def test_what_began_before_anything_was_measured_has_its_time_where_all_are_slow():
+    in_flight = flight_of(2)
+    launched(in_flight, 2)
+
+    in_flight.finish(in_flight.job(0), TIMEOUT_FIRST_S / 4)
+
+    assert in_flight.late(TIMEOUT_FIRST_S) == [in_flight.job(1)]
+
+
 def test_a_longer_time_is_over_for_all_when_one_finishes():
     timeout = AttemptTimeout()
     timeout.on_completion(0.1)
