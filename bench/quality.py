@@ -6,6 +6,7 @@ rows of docs/figures.md are trained.
 
     python bench/quality.py [--steps 1000] [--d-model 256] [--optimizer muon] [--json FILE]
     python bench/quality.py --forward dither6 --backward dither3 --json FILE
+    python bench/quality.py --forward raw --delay 1    # what a delay costs
 """
 
 import argparse
@@ -56,6 +57,10 @@ def trained(options: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     )
     run = dataclasses.replace(run, stages=options.stages, optimizer=optimizer)
     ways = {pair: with_codecs(run, pair) for pair in (RAW, *options.pairs)}
+    if options.delay:
+        corrected = not options.uncorrected
+        late = {"delay": options.delay, "delay_correction": corrected}
+        ways = {p: way if p == RAW else dataclasses.replace(way, **late) for p, way in ways.items()}
     found = train_side_by_side(ways, options)
     raw = found[RAW].held_out
     return [
@@ -88,8 +93,12 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--forward", default="", help="the codec of activations, instead of all")
     parser.add_argument("--backward", default="", help="of gradients; else as forward")
+    parser.add_argument("--delay", type=int, default=0, help="steps, of all but raw")
+    parser.add_argument("--uncorrected", action="store_true", help="the delay")
     parser.add_argument("--pairs", nargs="+", default=PAIRS, help="forward/backward each")
     options = parser.parse_args()
+    if options.delay and options.microbatches == 1:  # a delay is for two or more
+        options.microbatches, options.rows = 2, options.rows // 2
     if options.forward:
         options.pairs = [f"{options.forward}/{options.backward or options.forward}"]
     rows = [row for seed in options.seeds for row in trained(options, seed)]

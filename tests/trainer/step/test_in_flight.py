@@ -22,12 +22,12 @@ from p2pswarm.trainer.step.in_flight import (
     TIMEOUT_MIN_S,
     USUAL_MAX_S,
     AttemptTimeout,
+    Fences,
     InFlight,
     JobPhase,
     LaunchPace,
     MicrobatchJob,
 )
-from p2pswarm.trainer.step.step import Fences
 
 ANN, BOB, CARL = (Incarnation(name * 32, number) for number, name in enumerate((b"a", b"b", b"c")))
 
