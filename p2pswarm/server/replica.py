@@ -351,7 +351,8 @@ class Replica:
         sums = await self._compute(reduction) if weights.spread else reduction()
         round_, reduced = RoundId(order.step, order.generation), None
         self.log.reduction_begun(order)
-        if (loading := self.loading) is not None:
+        overlaps = self.engine.odd is not None  # a step long: pieces would never be asked for
+        if (loading := self.loading) is not None and not overlaps:
             loading.averaging(now=True)
         try:
             outcome = await averaging.average(order, sums)

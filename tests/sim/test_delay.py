@@ -11,7 +11,7 @@ from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
 from p2pswarm.trainer.reports.leadership import Leads
-from p2pswarm.trainer.reports.reports import MemberLost, RunFinished, StepDone
+from p2pswarm.trainer.reports.reports import MemberLost, MemberReady, RunFinished, StepDone
 
 ALL_DONE = RunFinished("all steps are done", failed=False)
 STEPS = 6
@@ -77,6 +77,23 @@ def test_another_trainer_goes_on_in_the_middle_of_an_overlap(kind, at_s):
     assert result.ended == ALL_DONE
     assert steps_done(swarm) == list(range(STEPS))
     assert any(isinstance(report, Leads) and report.term > 1 for report in swarm.reports)
+
+
+def test_a_newcomer_gets_its_weights_and_work_though_averaging_never_pauses():
+    """It lasts longer than the microbatches of a step, so the one follows the other."""
+    config = SwarmConfig(
+        seed=SEED,
+        run=small_run(steps=40, batch=BATCH, delay=1),
+        cost=Cost(forward_s=0.01, gradient_bytes=16_000_000, state_bytes=64_000_000),
+        latecomers_s=(3.0,),
+    )
+    swarm = SimSwarm(config)
+
+    result = run(swarm.play(), config.seed)
+
+    assert result.ended == ALL_DONE
+    ready = [report for report in swarm.reports if isinstance(report, MemberReady)]
+    assert len(ready) == config.servers + 1
 
 
 def test_a_server_whose_link_ends_comes_back_with_its_weights():

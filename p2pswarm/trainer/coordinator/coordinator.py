@@ -510,7 +510,7 @@ class Coordinator:
     def _make_ready(self, now_s: float) -> Effects | None:
         """Let newcomers serve that hold what their stage holds, once all fences are answered."""
         step = self._step
-        if step.phase not in (Phase.GATHERING, Phase.FILLING):
+        if step.phase is not Phase.GATHERING and not step.filled:
             return None
         effects = Effects()
         if self.admission.digests.settle(now_s):
@@ -521,7 +521,7 @@ class Coordinator:
         if newly.ready:
             effects.actions += newly.ready
             effects.changes |= Change.READY
-            if step.phase is Phase.FILLING:
+            if step.filled:
                 for stage in {one.stage: None for one in newly.ready}:
                     servers = [member.incarnation for member in self.members.ready(stage)]
                     step.share(stage, servers)
