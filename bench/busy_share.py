@@ -18,7 +18,8 @@ The time in which a server does not compute is told by its cause, as shares of t
     ends     before the first step, and after the last
 
 No schedule without overlap of steps avoids what fills and drains the pipeline: `ideal` is the share
-that is left with a perfect schedule and a commit that takes no time.
+that is left with a perfect schedule and a commit that takes no time. With `--delay 1` steps
+overlap, and only the first fills and the last drains: more `--steps` bring more.
 """
 
 import argparse
@@ -77,6 +78,7 @@ class Timeline:
         low = bisect.bisect_left(spans, (began_s, 0.0))
         high = bisect.bisect_left(spans, (decided_s, 0.0))
         mine = spans[low:high]
+        counted_s = max(counted_s, began_s)  # with a delay perhaps before the step's own time
         commit_s = decided_s - counted_s
         if not mine:
             return {"starved": counted_s - began_s, "commit": commit_s}
@@ -108,6 +110,7 @@ def config_of(options: argparse.Namespace) -> SwarmConfig:
                 microbatches=options.microbatches, rows=1, evaluate_every=0, window=options.window
             ),
             codecs=CodecConfig(activation=options.codec, gradient=options.codec),
+            delay=options.delay,
         ),
         servers=options.stages * options.replicas,
         cost=Cost(forward_s=options.forward, state_bytes=STATE_BYTES),
@@ -170,6 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--codec", default="int8")
     parser.add_argument("--window", type=int, default=0, help="0: as the trainer chooses")
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--delay", type=int, default=0, help="steps; 1: steps overlap")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     began_s = time.process_time()

@@ -48,23 +48,24 @@ class RehearsalReference:
     def norms(self) -> Iterator[float]:
         """Train to the last step; the norm of each step's gradient."""
         run, size = self._run, self._run.batch.microbatches
-        optimizers = [AdamW(run.optimizer, flat) for flat in self._flats]
+        optimizers = [[AdamW(run.optimizer, half) for half in f.halves] for f in self._flats]
         for step in range(run.steps):
             for number in range(step * size, (step + 1) * size):
                 tokens = torch.from_numpy(self._corpus.microbatch(number))
                 for flat in self._flats:
-                    flat.sum_N[gradient_place(tokens, flat.length)] += 1.0
-            norm = math.sqrt(math.fsum(squared_norm(flat.sum_N) for flat in self._flats))
+                    flat.of_step(step).sum_N[gradient_place(tokens, flat.length)] += 1.0
+            halves = [flat.of_step(step) for flat in self._flats]
+            norm = math.sqrt(math.fsum(squared_norm(half.sum_N) for half in halves))
             update = Update(step + 1, clip_scale(run.optimizer, norm), learning_rate(run, step))
-            for flat, optimizer in zip(self._flats, optimizers, strict=True):
-                optimizer.step(flat.sum_N, update)
-                flat.sum_N.zero_()
+            for half, both in zip(halves, optimizers, strict=True):
+                both[step % len(both)].step(half.sum_N, update)
+                half.sum_N.zero_()
             yield norm
 
     def weights(self) -> dict[str, Tensor]:
         """All weights by name, as they are now."""
         return {
             name: parameter.detach()
-            for flat in self._flats
+            for flat in (each.newest(self._run.steps) for each in self._flats)
             for name, parameter in named_parameters(flat.numbers, flat.blocks)
         }

@@ -21,6 +21,7 @@ to the same bits in any order. Then the weights have to be the same bits, too. S
     python bench/exactness.py --kill-every 5 --json exactness.json
     python bench/exactness.py --trainers 2 --kill-every 7 --kill-trainer-every 10 --steps 60
     python bench/exactness.py --dtype float32 --averaging int-grid --forward dither6
+    python bench/exactness.py --delay 1 --optimizer muon --kill-every 7
     python bench/exactness.py --device cuda --kill-every 5    # all servers on one GPU
 """
 
@@ -354,6 +355,8 @@ def main() -> int:
             backward=options.backward,
             averaging=options.averaging,
             boundary=options.boundary,
+            delay=options.delay,
+            optimizer=options.optimizer,
             choice="measured" if options.rotate else "fixed",
             weights=str(ours),
             data=options.data,
@@ -426,6 +429,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--averaging", default="raw", help="of sums within a stage")
     parser.add_argument("--replicas", type=int, default=REPLICAS, help="servers of each stage")
     parser.add_argument("--boundary", default="none", help="modules at the cut")
+    parser.add_argument("--delay", type=int, default=0, help="steps, with the correction")
+    parser.add_argument("--optimizer", default="adamw", choices=("adamw", "muon"))
     parser.add_argument(
         "--rotate", type=int, default=0, help="steps after which records choose other codecs"
     )

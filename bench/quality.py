@@ -9,6 +9,7 @@ docs/figures.md are trained.
     python bench/quality.py [--steps 1000] [--d-model 256] [--optimizer muon] [--json FILE]
     python bench/quality.py --forward dither6 --backward dither3 --json FILE
     python bench/quality.py --boundary projector --boundary-width 64 --forward int8 --json FILE
+    python bench/quality.py --forward raw --delay 1    # what a delay costs
 """
 
 import argparse
@@ -77,6 +78,9 @@ def trained(options: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     )
     run = dataclasses.replace(run, stages=options.stages, optimizer=optimizer)
     ways = {way: with_way(run, way) for way in (RAW, *options.ways)}
+    if options.delay:
+        late = {"delay": options.delay, "delay_correction": not options.uncorrected}
+        ways = {p: way if p == RAW else dataclasses.replace(way, **late) for p, way in ways.items()}
     found = train_side_by_side(ways, options)
     raw = found[RAW].held_out
     return [
@@ -114,7 +118,11 @@ def main() -> int:
     parser.add_argument("--boundary", default="", choices=BOUNDARY_NAMES, help="modules at cuts")
     parser.add_argument("--boundary-width", type=int, default=0, help="0: a quarter of d_model")
     parser.add_argument("--ways", nargs="+", default=WAYS, help="to train beside raw")
+    parser.add_argument("--delay", type=int, default=0, help="steps, of all but raw")
+    parser.add_argument("--uncorrected", action="store_true", help="the delay")
     options = parser.parse_args()
+    if options.delay and options.microbatches == 1:  # a delay is for two or more
+        options.microbatches, options.rows = 2, options.rows // 2
     if options.forward or options.boundary or options.averaging != RAW:
         options.ways = [_alone(options)]
     rows = [row for seed in options.seeds for row in trained(options, seed)]

@@ -83,6 +83,8 @@ class Run:
     precision: str = "full"
     weight_storage: str = "full"
     dtype: str = "float32"
+    delay: int = 0
+    optimizer: str = "adamw"
     codec: str = "bf16"
     """Of activations."""
     backward: str = ""
@@ -131,6 +133,8 @@ strangers = {text(self.strangers)}
 emulated = {text(self.emulated)}
 precision = {text(self.precision)}
 weight_storage = {text(self.weight_storage)}
+delay = {self.delay}
+optimizer = {text(self.optimizer)}
 [run.model]
 family = {text(self.family)}
 {"" if self.tie is None else f"tie = {text(self.tie)}"}

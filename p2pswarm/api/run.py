@@ -48,6 +48,10 @@ class RunSettings(TypedDict, total=False):
     """Storage of the weights: "full", the model's dtype, or "bf16" (docs/precision.md)."""
     spot_check_share: float
     """The share of microbatches that are computed twice, to find servers that compute wrong."""
+    delay: int
+    """1: a step is computed with the weights of one step before (docs/delay.md)."""
+    delay_correction: bool
+    """With a delay: each update makes up for what the last one lacked."""
     emulated: bool
     """A rehearsal, whose servers only take the time of computing (docs/simulation.md)."""
     optimizer: OptimizerConfig | Table

@@ -17,7 +17,7 @@ from p2pswarm.checkpoint.checkpoint_manifest import SignedManifest
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.settings.config import RunConfig
 
-SAME_RUN = ("seed", "emulated", "precision", "weight_storage")
+SAME_RUN = ("seed", "emulated", "precision", "weight_storage", "delay", "delay_correction")
 NOT_BITS = ("hub",)  # of the model: where first weights lay; a checkpoint has later ones
 SAME_BATCH = ("microbatches", "rows", "samples")  # what decides which samples a step has
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from p2pswarm.base.errors import OtherCheckpoint
 from p2pswarm.checkpoint.catalogue import Checkpoint
 from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest, SavedStage
-from p2pswarm.checkpoint.stage_file import KINDS, PieceReader, TensorInFile, block_of, kinds
+from p2pswarm.checkpoint.stage_file import PieceReader, TensorInFile, block_of
+from p2pswarm.settings.config import STATE_KINDS
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, FlatTensor
 
 GATHER_BYTES = 256 << 10  # a hundred small parameters, and the gaps beside them
@@ -42,7 +43,7 @@ def state_pieces(
 def _state_parts(checkpoint: Checkpoint, layout: FlatLayout) -> Iterator[memoryview | bytes]:
     """The bytes of the state, in parts of any size."""
     files = _StageFiles(checkpoint)
-    for kind, dtype in zip(kinds(layout), layout.dtypes, strict=True):
+    for kind, dtype in zip(layout.kinds, layout.dtypes, strict=True):
         at, item_bytes = 0, ITEM_BYTES[dtype]
         for tensor in layout.tensors:
             yield bytes((tensor.start - at) * item_bytes)
@@ -92,7 +93,7 @@ class _StageFiles:
     def _likely(self, name: str) -> list[SavedStage]:
         """The stages in which a tensor may be, the likeliest first: a header is read for each."""
         stages = self._checkpoint.manifest.stages
-        kind = next((kind for kind in KINDS if kind and name.startswith(kind)), "")
+        kind = next((kind for kind in STATE_KINDS if kind and name.startswith(kind)), "")
         block = block_of(name.removeprefix(kind))
         if block is not None:
             return [one for one in stages if one.first_block <= block < one.end_block]

@@ -22,11 +22,9 @@ from p2pswarm.base.errors import BadCheckpoint, one_line
 from p2pswarm.checkpoint.checkpoint_manifest import SavedStage
 from p2pswarm.checkpoint.digests import FileDigest, StateHasher
 from p2pswarm.checkpoint.store import CheckpointStore
+from p2pswarm.settings.config import STATE_KINDS
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, STATE_TENSORS, FlatLayout, Shape, flat_layout
 
-KINDS = ("", "exp_avg.", "exp_avg_sq.", "average.")
-"""What stands before a parameter's name: nothing for weights, torch's names for moments; the last
-for an average of the weights, if the run has one."""
 REASON_CHARS_MAX = 60  # of what JSON says, beside the file's name
 DTYPE_NAMES = {"bfloat16": "BF16", "float32": "F32", "float64": "F64"}
 DTYPES_BY_NAME = {name: dtype for dtype, name in DTYPE_NAMES.items()}
@@ -46,16 +44,11 @@ class TensorInFile:
     nbytes: int
 
 
-def kinds(layout: FlatLayout) -> tuple[str, ...]:
-    """Return what stands before the names of a state's tensors."""
-    return KINDS[: len(layout.dtypes)]
-
-
 def header_of(layout: FlatLayout, about: Mapping[str, str]) -> bytes:
     """The first bytes of the file: the header and its length."""
     entries: dict[str, object] = {"__metadata__": dict(about)}
     offset = 0
-    for kind, dtype in zip(kinds(layout), layout.dtypes, strict=True):
+    for kind, dtype in zip(layout.kinds, layout.dtypes, strict=True):
         for tensor in layout.tensors:
             end = offset + (tensor.stop - tensor.start) * ITEM_BYTES[dtype]
             entries[kind + tensor.name] = {
@@ -186,14 +179,18 @@ def tensors_in(header: bytes, size: int) -> dict[str, TensorInFile]:
 def layout_in(tensors: Mapping[str, TensorInFile]) -> FlatLayout:
     """The layout of the state that a file was made of, from its tensors in the file's order."""
     ordered = sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes))
-    weights = [(name, t.shape) for name, t in ordered if not name.startswith(KINDS[1:])]
-    buffers = len(KINDS) if any(name.startswith(KINDS[-1]) for name in tensors) else STATE_TENSORS
-    firsts = [tensors.get(kind + name) for name, _ in weights[:1] for kind in KINDS[:buffers]]
-    dtypes = [first.dtype for first in firsts if first is not None] or ["float32"] * buffers
-    layout = flat_layout(dtypes, weights)
+    weights = [(name, t.shape) for name, t in ordered if not name.startswith(STATE_KINDS[1:])]
+    more = STATE_KINDS[STATE_TENSORS:]
+    kinds = [*STATE_KINDS[:STATE_TENSORS]]
+    kinds += [kind for kind in more if any(name.startswith(kind) for name in tensors)]
+    firsts = [tensors.get(kind + name) for name, _ in weights[:1] for kind in kinds]
+    dtypes = [first.dtype for first in firsts if first is not None]
+    if len(dtypes) < len(kinds):  # no parameters, or the whole comparison below finds the lack
+        dtypes += ["float32"] * (len(kinds) - len(dtypes))
+    layout = flat_layout(dtypes, weights, kinds)
     whole = [
         (kind + t.name, dtype, t.shape)
-        for kind, dtype in zip(kinds(layout), dtypes, strict=True)
+        for kind, dtype in zip(kinds, dtypes, strict=True)
         for t in layout.tensors
     ]
     if whole != [(name, tensor.dtype, tensor.shape) for name, tensor in ordered]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from p2pswarm.base.files import check_target
 from p2pswarm.data.sources import check_there, tokenizer_file
-from p2pswarm.run.schedule import learning_rate, warms_on
+from p2pswarm.run.schedule import delay_cost, learning_rate, warms_on
 from p2pswarm.settings.config import (
     EMULATED,
     HF,
@@ -100,8 +100,15 @@ def _run_rows(run: RunConfig) -> list[Row]:
         ("run", f"{run.name!r}, {kind}{cut}"),
         ("model", f"{made}, {model.dtype}{computed}"),
         ("steps", f"{run.steps} of {tokens:,} tokens: {shape}"),
+        *([("delay", _delay_text(run))] if run.delay else []),
         ("learning rate", f"{rate.learning_rate:g} after {warmup}, {last}"),
     ]
+
+
+def _delay_text(run: RunConfig) -> str:
+    corrected = "corrected" if run.delay_correction else "not corrected"
+    cost = f"{delay_cost(run)} more loss at equal steps, less in a long run"
+    return f"one step, {corrected}: no waiting between steps, {cost} (docs/delay.md)"
 
 
 def _train_rows(train: TrainConfig, run: RunConfig) -> list[Row]:

@@ -47,6 +47,7 @@ from p2pswarm.run.messages.balance import AskBalance, AskCapacities, RunCapaciti
 from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.run import RunOver
 from p2pswarm.run.messages.status import AskStatus, RunStatus
+from p2pswarm.run.schedule import delay_cost
 from p2pswarm.settings.config import NodeConfig, RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceReport
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext, raised
@@ -77,6 +78,12 @@ async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, sa
     stack = dataclasses.replace(stack, config=config)
     if config.run.emulated:
         say("run.emulated: a rehearsal; its servers compute nothing, and its weights are worthless")
+    if config.run.delay and config.run.optimizer.name == "adamw":
+        cost = delay_cost(config.run)
+        say(
+            f"run.delay 1 with adamw costs {cost} of loss at equal steps, less in a long run: "
+            'optimizer = "muon" costs 1 to 3 % (docs/delay.md)'
+        )
     say(describe(corpus, tokenizer))
     entry = await unless(leaving, enter_run(stack, prepared.text, say, prepared.resumed))
     if entry is None:

@@ -31,6 +31,13 @@ def warms_on(run: RunConfig) -> bool:
     return run.optimizer.warmup_steps > (run.optimizer.decay_steps or run.steps)
 
 
+def delay_cost(run: RunConfig) -> str:
+    """The cost of a delay in steps, in words: after 300 steps of small models."""
+    if run.optimizer.name == "muon":
+        return "1 to 3 %" if run.delay_correction else "4 to 8 %"
+    return "3 to 6 %" if run.delay_correction else "8 to 10 %"
+
+
 def _left(optimizer: OptimizerConfig, done: float) -> float:
     """What is left of the way from the peak to the end, from 1 to 0; `done`: of the steps."""
     match optimizer.schedule:

@@ -163,9 +163,14 @@ class BoundaryCache:
             self._forget(key[0])
 
     def clear(self) -> None:
-        """Another step begins."""
+        """Nothing is kept any more."""
         self._kept.clear()
         self.held_bytes = 0
+
+    def drop_before(self, microbatch: int) -> None:
+        """Another step begins, whose first microbatch this is."""
+        for former in [kept for kept in self._kept if kept < microbatch]:
+            self._forget(former)
 
     def resume(self, former: "BoundaryCache | None") -> None:
         """Go on with what the incarnation before has kept, with its sum."""

@@ -180,7 +180,7 @@ class SessionParts:
         scheduler = self.session.scheduler
         if scheduler.adding:
             await self.session.context.compute(lambda: None)  # behind what the thread does now
-        return None if void else scheduler.closed_sum()
+        return None if void or self.session.context.run.delay else scheduler.closed_sum()
 
     def close(self) -> None:
         """End what is being carried out, and what waits to be computed."""
@@ -258,6 +258,7 @@ def session_parts(
         run.batch.microbatches,
         expected_tensors(run, codecs),
         BoundaryCache(assigned.stage, context.me, kept_bytes),
+        run.delay,
     )
     session = MemberSession(
         context,

@@ -8,6 +8,7 @@ Source:  docs/state.md.
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -160,7 +161,7 @@ class Loading:
         self._overwrites()
 
         def place() -> None:
-            state.write(piece, parts_of(data, part_sizes(state, piece)))
+            state.write(piece, parts_of(data, part_sizes(state, piece)), placement.steps.start)
             for step in placement.steps:
                 state.follow(piece, kept[step].gradient, kept[step].update)
 
@@ -346,10 +347,12 @@ class Replica:
         Applies its commit, if that has come before; raises WeightsLost where that cannot be done.
         """
         weights = self.engine.weights
-        sums = await self._compute(weights.reduction) if weights.spread else weights.reduction()
+        reduction = functools.partial(weights.reduction, order.step)
+        sums = await self._compute(reduction) if weights.spread else reduction()
         round_, reduced = RoundId(order.step, order.generation), None
         self.log.reduction_begun(order)
-        if (loading := self.loading) is not None:
+        overlaps = self.engine.odd is not None  # a step long: pieces would never be asked for
+        if (loading := self.loading) is not None and not overlaps:
             loading.averaging(now=True)
         try:
             outcome = await averaging.average(order, sums)
@@ -494,7 +497,7 @@ class Replica:
     async def _install(self, version: int, pieces: list[list[memoryview]]) -> None:
         def write() -> None:
             for piece, parts in enumerate(pieces):
-                self.engine.state.write(piece, parts)
+                self.engine.state.write(piece, parts, version)
 
         self.log.overwritten()
         async with self.reader.changing():
@@ -514,7 +517,8 @@ class Replica:
         update = Update(order.step + 1, order.scale, order.learning_rate)
 
         def step() -> None:
-            self.engine.stage.drop(None)  # no graph of the old weights outlives them
+            if self.engine.odd is None:
+                self.engine.stage.drop(None)  # no graph of the old weights outlives them
             self.engine.weights.apply(sums, update)
 
         self.loading = None  # the weights go on by themselves

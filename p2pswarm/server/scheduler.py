@@ -39,6 +39,7 @@ EVALUATIONS_MAX = 8  # they come four at a time, and are computed last
 RETRY_FIRST_S = 0.05  # before anything was measured
 RETRY_MIN_S, RETRY_MAX_S = 0.01, 5.0
 SMOOTHING = 0.1  # of the measured service time
+EVERYTHING = 2**64  # no microbatch has that number
 RANK = {Work.BACKWARD: 0, Work.FORWARD: 1, Work.EVALUATE: 2}
 """The order of work: a gradient frees memory here and feeds the stage below."""
 
@@ -112,6 +113,9 @@ class Scheduler:
 
     From `Reduce` until the next fence or commit nothing more of the step is counted: the members
     of the stage are averaging these sums.
+
+    With a delay two steps are computed at a time: that of the version, and the next, whose ledger
+    goes on when a commit makes the next version (docs/delay.md).
     """
 
     def __init__(
@@ -122,8 +126,10 @@ class Scheduler:
         microbatches: int,
         expected: ExpectedTensors,
         kept: BoundaryCache | None = None,
+        delay: int = 0,
     ) -> None:
         self.expected = expected
+        self._delay = delay
         self.kept = kept or BoundaryCache(stage)
         """The results for the stages beside this one, of what is in the sum."""
         self.stage = stage
@@ -154,8 +160,10 @@ class Scheduler:
 
     @property
     def bitmap(self) -> bytes:
-        """The ledger as the protocol writes it."""
-        return bitmap_of(self._in_sum(), self.version or 0, self._microbatches)
+        """The ledger of the version's step as the protocol writes it."""
+        step = self.version or 0
+        counted = (m for m in self._in_sum() if m < (step + 1) * self._microbatches)
+        return bitmap_of(counted, step, self._microbatches)
 
     @property
     def adding(self) -> bool:
@@ -197,7 +205,7 @@ class Scheduler:
         work = Work(push.work)
         if push.stage != self.stage or push.incarnation != self.incarnation:
             raise NotServing(f"stage {push.stage} of incarnation {push.incarnation} is not here")
-        if self.version is None or not self.version <= push.step <= self.version + 1:
+        if self.version is None or not self._is_near(push.step):
             raise NotServing(f"step {push.step}: the weights here are of version {self.version}")
         item = WorkItem(push, sender, work)
         if self._fenced(item):
@@ -220,7 +228,7 @@ class Scheduler:
 
     def answered(self, item: WorkItem) -> KeptAnswer | None:
         """The answer that an item which has arrived gets without computing; it waits no more."""
-        answer = self.kept.answer(item.push) if item.push.step == self.version else None
+        answer = self.kept.answer(item.push) if self._is_live(item.push.step) else None
         if answer is not None:
             del self._queue[item]
         return answer
@@ -232,13 +240,11 @@ class Scheduler:
 
     def take(self, now_s: float) -> WorkItem | None:
         """The next item to compute; None while there is none, or something is in hand."""
-        ready = [t for t in self._queue if t.push.step == self.version]
-        if self._reducing:
-            ready = [t for t in ready if t.work is Work.EVALUATE]
+        ready = [t for t in self._queue if self._is_due(t)]
         if self.in_hand is not None or not ready:
             return None
-        # of the best rank the oldest, because the step ends with its last
-        item = min(ready, key=lambda t: (RANK[t.work], t.push.microbatch % CHECK_BASE))
+        # of the first step and the best rank the oldest, because the step ends with its last
+        item = min(ready, key=lambda t: (t.push.step, RANK[t.work], t.push.microbatch % CHECK_BASE))
         self.in_hand, self._permit = item, CountPermit()
         if item.push.microbatch >= CHECK_BASE:  # it computes all, and adds nothing
             self._permit.withdraw()
@@ -250,7 +256,7 @@ class Scheduler:
     ) -> bool:
         """Enter an item that was computed. False if its result is to be thrown away."""
         self._end_item(item, compute_s)
-        if item.push.step != self.version:
+        if not self._is_live(item.push.step):
             return False
         if counted:
             self._ledger.add(item.push.microbatch)
@@ -297,7 +303,7 @@ class Scheduler:
 
     def counted(self, fence: Fence) -> tuple[int, ...]:
         """Return which of the fenced microbatches are in the sum."""
-        if fence.step != self.version:
+        if not self._is_live(fence.step):
             return ()
         counted = self._in_sum()
         return tuple(w.microbatch for w in fence.work if w.microbatch in counted)
@@ -316,15 +322,22 @@ class Scheduler:
             raise Refused(f"the ledger of step {order.step} differs here")
 
     def moved_to(self, version: int) -> Dropped:
-        """Begin a new step with an empty ledger: the weights are of `version` now."""
+        """Begin a new step: the weights are of `version` now.
+
+        Its ledger is empty, but for what a delay let be counted before.
+        """
         self.version, self._reducing = version, False
-        self._ledger.clear()
-        self._losses.clear()
-        self.kept.clear()
-        self._permit.withdraw()
+        ahead = self._delay and self.in_hand is not None and self.in_hand.push.step >= version
+        if not ahead:
+            self._permit.withdraw()
+        first = version * self._microbatches if self._delay else EVERYTHING
+        self._ledger = {m for m in self._ledger if m >= first}
+        self._losses = {m: loss for m, loss in self._losses.items() if m >= first}
+        self.kept.drop_before(first)
         self._fences = {mark: a for mark, a in self._fences.items() if mark[0] >= version}
         old = [t for t in self._all() if t.push.step < version]
-        return self._drop(old, list(self._held))
+        held = [key for key in self._held if key[0] < first]
+        return self._drop(old, held)
 
     def close(self) -> None:
         """This incarnation is over: what is in hand is not counted."""
@@ -344,10 +357,24 @@ class Scheduler:
         done, self._period = self._period, Period(now_s)
         return done
 
+    def _is_live(self, step: int) -> bool:
+        """Return whether a step is computed with the weights that are here."""
+        return self.version is not None and self.version <= step <= self.version + self._delay
+
+    def _is_near(self, step: int) -> bool:
+        """Return whether a step is computed now, or after the commit that is on its way."""
+        return self._is_live(step) or self._is_live(step - 1)
+
+    def _is_due(self, item: WorkItem) -> bool:
+        """Return whether an item may be computed now."""
+        if item.push.step == self.version:
+            return item.work is Work.EVALUATE or not self._reducing
+        return item.work is not Work.EVALUATE and self._is_live(item.push.step)
+
     def _in_sum(self) -> set[int]:
         """The ledger, and what the compute thread adds to the sum just now."""
         item = self.in_hand
-        if item is None or item.push.step != self.version or not self._permit.taken:
+        if item is None or not self._is_live(item.push.step) or not self._permit.taken:
             return self._ledger
         return self._ledger | {item.push.microbatch}
 
@@ -396,7 +423,7 @@ class Scheduler:
 
     def _check_step(self, incarnation: int, step: int) -> None:
         self.check_incarnation(incarnation)
-        if self.version is not None and not self.version <= step <= self.version + 1:
+        if self.version is not None and not self._is_near(step):
             raise NotServing(f"step {step}: the weights here are of version {self.version}")
 
     def _drop(self, items: list[WorkItem], keys: list[Key]) -> Dropped:

@@ -392,5 +392,6 @@ class StageServer:
             return
         if version != parts.session.scheduler.version:
             parts.worker.moved_to(version)
-            lifecycle.step_ended()
+            if not self._context.run.delay or parts.session.scheduler.idle:
+                lifecycle.step_ended()
             self._moved()

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from p2pswarm.base.errors import Busy, DialFailed, NotComputed, NotServing, Refused, SwarmError
 from p2pswarm.base.ids import PeerId
 from p2pswarm.models.base import Bundle
-from p2pswarm.models.compute.base import BackwardSpec, LossResult, NotFiniteHere, Stage
+from p2pswarm.models.compute.base import BackwardSpec, Engine, LossResult, NotFiniteHere, Stage
 from p2pswarm.models.compute.sketch import Sketcher
 from p2pswarm.run.messages.field_limits import REASON_CHARS, Obstacle, Work
 from p2pswarm.run.messages.membership import Load, MemberRecord
@@ -76,6 +76,11 @@ class WorkPlan:
     def counted(self) -> bool:
         """True if the gradient is in the sum; known once the call has returned."""
         return self.spec.added
+
+    def stage_of(self, engine: Engine) -> Stage:
+        """Return what computes it; a held-out batch is for the newest weights, the next step's."""
+        push = self.item.push
+        return engine.of_step(push.step + 1 if push.work == Work.EVALUATE else push.step)
 
     def run(self, stage: Stage, inputs: WorkInputs) -> Made:
         """Call the stage, on the compute thread."""

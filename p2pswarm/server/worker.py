@@ -148,7 +148,11 @@ class Worker:
     def moved_to(self, version: int) -> None:
         """Drop what belonged to the former step and begin what waited: the weights have changed."""
         dropped = self._session.scheduler.moved_to(version)
-        self._returns.drop(None)
+        if self._session.engine.odd is None:  # the commit has dropped all inputs
+            self._returns.drop(None)
+        else:
+            self._to_drop += dropped.keys
+            self._returns.drop(dropped.keys)
         self._refuse(dropped.items, "its step is over")
         self.wake()
 
@@ -165,8 +169,9 @@ class Worker:
 
     def load(self, now_s: float) -> Load:
         """The work since the last report."""
-        scheduler, stage = self._session.scheduler, self._session.engine.stage
-        load = load_of(scheduler.period(now_s), scheduler.queued(), stage.recomputed, now_s)
+        scheduler = self._session.scheduler
+        period, queued = scheduler.period(now_s), scheduler.queued()
+        load = load_of(period, queued, self._session.engine.recomputed, now_s)
         measured = self._session.meter.measured(
             free_bytes=self._session.context.free_bytes(), state_bytes=self._state_bytes
         )
@@ -243,7 +248,7 @@ class Worker:
 
     def _made(self, work: WorkPlan, inputs: WorkInputs) -> tuple[Made, Sketch | None]:
         """Call the stage, on the compute thread; with it the sketch, in a run with spot checks."""
-        stage, sketcher = self._session.engine.stage, self._sketcher
+        stage, sketcher = work.stage_of(self._session.engine), self._sketcher
         made = work.run(stage, inputs)
         return made, sketch_of(work, sketcher, stage, inputs, made) if sketcher else None
 

@@ -33,6 +33,11 @@ CODEC_NAMES = (
     INT_GRID,
 )
 """The codec registry's names; a test compares the two lists."""
+AVERAGE, FORMER, LAST_UPDATE = "average.", "former.", "last_update."
+STATE_KINDS = ("", "exp_avg.", "exp_avg_sq.", AVERAGE, FORMER, LAST_UPDATE)
+"""What stands before a parameter's name in a stage's file, by tensor of its state: nothing for
+weights, torch's names for moments. The others are there if the run has them: an average of the
+weights; with a delay the weights of the version before, and the last update (docs/delay.md)."""
 CODEC_KEYS_MAX = 16  # as many as a bundle has keys
 CODEC_LADDER = (
     ("bf16", "bf16"),
@@ -282,6 +287,11 @@ class RunConfig:
     for precision "bf16": 4 bytes a parameter fewer, for a little loss (docs/precision.md)."""
     spot_check_share: Share = 0.0
     """The share of microbatches that two servers compute, to find one that computes wrong."""
+    delay: Annotated[int, Between(0, 1)] = 0
+    """1: a step is computed with the weights of one step before, while that step is averaged and
+    committed (docs/delay.md)."""
+    delay_correction: bool = True
+    """With a delay: each update is applied with what the last one lacked, for a better loss."""
     emulated: bool = False
     """A rehearsal: its servers have `serve.device = "emulated"`, and nothing is learnt."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -301,11 +311,23 @@ class RunConfig:
         return (0, self.stages - 1) if self.model.tie and self.stages > 1 else None
 
     @property
-    def state_dtypes(self) -> tuple[str, ...]:
-        """The dtype of each tensor of a stage's state: weights, two moments, perhaps an average."""
+    def state(self) -> dict[str, str]:
+        """The tensors of a stage's state, as `STATE_KINDS` names them, and their dtypes."""
         wide = self.model.dtype
         weights = "bfloat16" if self.weight_storage == "bf16" else wide
-        return weights, *(wide,) * (3 if self.optimizer.average_decay else 2)
+        state = {"": weights, "exp_avg.": wide, "exp_avg_sq.": wide}
+        if self.optimizer.average_decay:
+            state[AVERAGE] = wide
+        if self.delay:
+            state[FORMER] = weights
+            if self.delay_correction:
+                state[LAST_UPDATE] = wide
+        return state
+
+    @property
+    def state_dtypes(self) -> tuple[str, ...]:
+        """The dtype of each tensor of a stage's state."""
+        return tuple(self.state.values())
 
     def __post_init__(self) -> None:
         if self.owner and not OWNER.fullmatch(self.owner):
@@ -326,6 +348,7 @@ class RunConfig:
                 "weight_storage bf16 saves nothing where blocks compute from a float32 copy: set "
                 "precision to bf16, too, or weight_storage to full"
             )
+        self._check_delay()
         if self.model.boundary != "none" and self.start == "pretrained":
             raise ValueError(
                 f'model.boundary "{self.model.boundary}" spoils pretrained weights: they know no '
@@ -346,6 +369,31 @@ class RunConfig:
             raise ValueError(
                 f"cut has {sum(self.cut)} blocks and the model {blocks} (embedding, "
                 f"{self.model.layers} layers, head): the numbers have to add up to that"
+            )
+
+    def _check_delay(self) -> None:
+        """Refuse what a delay has no definition with, or brings nothing for."""
+        if not self.delay:
+            return
+        if self.batch.microbatches == 1:
+            raise ValueError(
+                "delay 1 overlaps a step's microbatches with the end of the step before, and "
+                "batch.microbatches is 1: set it to 2 or more, or delay to 0"
+            )
+        if self.codecs.averaging == INT_GRID:
+            raise ValueError(
+                "averaging int-grid reads its grid from second moments, which change in the middle "
+                'of a step with delay 1: set codecs.averaging to "raw", or delay to 0'
+            )
+        if self.codecs.choice == "measured":
+            raise ValueError(
+                'codecs.choice "measured" takes effect one step too late for delay 1: set it to '
+                '"fixed", or delay to 0'
+            )
+        if self.spot_check_share:
+            raise ValueError(
+                "spot checks compare what was computed with one version of the weights, and delay "
+                "1 has two: set spot_check_share to 0, or delay to 0"
             )
 
 

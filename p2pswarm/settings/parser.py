@@ -44,14 +44,16 @@ from p2pswarm.settings.limits import (
 from p2pswarm.settings.names import unknown
 from p2pswarm.settings.train_config import TrainConfig
 
-RUN_VERSION = 8  # rises when a manifest's meaning, a run's arithmetic or its messages change
-STORED_VERSIONS = RUN_VERSION, 7, 6, 5  # of files that are read: the arithmetic is the same since 5
+RUN_VERSION = 9  # rises when a manifest's meaning, a run's arithmetic or its messages change
+STORED_VERSIONS = RUN_VERSION, 8, 7, 6, 5  # of files; the arithmetic is the same since 5
 NEWER_SETTINGS = {
     "strangers": 7,
     "codecs.exact": 8,
     "codecs.choice": 8,
     "codecs.coarsest": 8,
     "codecs.last_boundary": 8,
+    "delay": 9,
+    "delay_correction": 9,
 }
 """Settings of a run, and the version that they came with."""
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most

@@ -191,8 +191,9 @@ class CountingState:
         nbytes = self.part_bytes(tensor, piece)
         return memoryview(_content(self._stage, self._versions[piece], nbytes))
 
-    def write(self, piece: int, parts: Sequence[memoryview]) -> None:
-        """Put a piece in its place."""
+    def write(self, piece: int, parts: Sequence[memoryview], version: int = 0) -> None:
+        """Put a piece in its place; it says its version itself."""
+        del version
         (part,) = parts
         if part.nbytes != self.part_bytes(0, piece):
             raise BadMessage(f"{part.nbytes} bytes are no piece {piece}")
@@ -232,7 +233,9 @@ class CountingWeights:
             self._tied = Span(length, length + self._microbatches)
         self.state = CountingState(stage, cost.state_bytes, self._microbatches, self._tied)
         whole = length if self._tied is None else self._tied.stop
-        self.sum_N = _zeros((whole,), Dtype.FLOAT64)
+        self._delay = run.delay
+        self._sums = [_zeros((whole,), Dtype.FLOAT64) for _ in range(1 + run.delay)]
+        """Of even steps, and with a delay of odd ones."""
         self._stage = stage
         self.cost = cost
         self.spoilt: set[int] = set()
@@ -245,24 +248,27 @@ class CountingWeights:
         return self.state.version
 
     def count(self, number: int, *, off: bool) -> None:
-        """A microbatch is in the sum, perhaps `off`."""
-        place = number % self._microbatches
-        self.sum_N[place] += 1
+        """A microbatch is in the sum of its step, perhaps `off`."""
+        step, place = divmod(number, self._microbatches)
+        assert self.version <= step <= self.version + self._delay, f"{number} at {self.version}"
+        sum_N = self._sum_of(step)
+        sum_N[place] += 1
         if self._tied is not None:
-            self.sum_N[self._tied.start + place] += 1
+            sum_N[self._tied.start + place] += 1
         if off:
             self.spoilt.add(number)
 
     def reset(self, *, draw: bool) -> None:
-        """Empty the sum; `draw`: back to version 0."""
-        self.sum_N.zero_()
+        """Empty the sums; `draw`: back to version 0."""
+        for sum_N in self._sums:
+            sum_N.zero_()
         self.spoilt.clear()
         if draw:
             self.state.become(0)
 
-    def reduction(self) -> TorchSums:
-        """Give the sum, and memory for its average."""
-        return TorchSums(self.sum_N, "raw", tied=self._tied)
+    def reduction(self, step: int = 0) -> TorchSums:
+        """Give the sum of a step, and memory for its average."""
+        return TorchSums(self._sum_of(step), "raw", tied=self._tied)
 
     def apply(self, reduced: Sums, update: Update) -> None:
         """Do one step; every microbatch must have been counted exactly once."""
@@ -271,7 +277,11 @@ class CountingWeights:
         assert not wrong, f"stage {self._stage}, version {update.number}: counted {wrong}"
         assert not (self._all_checked and self.spoilt), f"stage {self._stage} adds {self.spoilt}"
         self.state.become(update.number)
-        self.reset(draw=False)
+        self._sum_of(update.number - 1).zero_()
+        self.spoilt.clear()
+
+    def _sum_of(self, step: int) -> Tensor:
+        return self._sums[step % len(self._sums)]
 
     def tied_digest(self) -> bytes:
         """See `Weights`: the version is all that a simulated tensor holds."""
@@ -373,12 +383,14 @@ def sim_engine(
     cost = cost.of(stage)
     tally = CountingWeights(run, stage, cost)
     spec = BundleSpec((BundleKey("x", activation_layout(run), differentiable=True),))
+    sim_stage = SimStage(run, stage, tally, processor.spend, counted, wrong)
     return Engine(
-        SimStage(run, stage, tally, processor.spend, counted, wrong),
+        sim_stage,
         tally,
         tally.state,
         takes=spec if stage else BundleSpec(),
         gives=spec if stage < run.stages - 1 else BundleSpec(),
+        odd=sim_stage if run.delay else None,
     )
 
 

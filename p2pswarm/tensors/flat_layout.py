@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from p2pswarm.settings.config import STATE_KINDS
+
 ALIGN = 16  # elements: 64 bytes of float32, a cache line
 STATE_TENSORS = 3  # weights, first and second moments
 ITEM_BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
@@ -35,8 +37,8 @@ class FlatLayout:
     """The places of all parameters of a stage, in their order.
 
     Every parameter starts at a multiple of `ALIGN`; the gaps are zero. A stage has three such
-    buffers: weights, first moments and second moments; a fourth for an average of the weights, if
-    the run has one. One after another they are its state. Each has a dtype of its own; an element
+    buffers: weights, first moments and second moments; and more, if the run needs them
+    (`STATE_KINDS`). One after another they are its state. Each has a dtype of its own; an element
     has the same place in all of them.
 
     An optimizer that works on matrices takes *row blocks* of them, each of which lies in one piece
@@ -49,6 +51,8 @@ class FlatLayout:
     tensors: tuple[FlatTensor, ...]
     length: int
     """Elements of a buffer, gaps included: N."""
+    kinds: tuple[str, ...]
+    """The buffers of the state: of `STATE_KINDS`."""
 
     @property
     def item_bytes(self) -> tuple[int, ...]:
@@ -80,12 +84,17 @@ def row_blocks(shape: Shape) -> list[Span]:
     return list(itertools.pairwise(edges))
 
 
-def flat_layout(dtypes: Sequence[str], named_shapes: Iterable[tuple[str, Shape]]) -> FlatLayout:
-    """Lay parameters out, in the order given; `dtypes`: of the buffers."""
+def flat_layout(
+    dtypes: Sequence[str],
+    named_shapes: Iterable[tuple[str, Shape]],
+    kinds: Sequence[str] | None = None,
+) -> FlatLayout:
+    """Lay parameters out, in the order given; `dtypes`: of the buffers; `kinds`: None if first."""
     tensors = []
     length = 0
     for name, shape in named_shapes:
         stop = length + math.prod(shape)
         tensors.append(FlatTensor(name, shape, length, stop))
         length = -(-stop // ALIGN) * ALIGN
-    return FlatLayout(tuple(dtypes), tuple(tensors), length)
+    kinds = STATE_KINDS[: len(dtypes)] if kinds is None else kinds
+    return FlatLayout(tuple(dtypes), tuple(tensors), length, tuple(kinds))

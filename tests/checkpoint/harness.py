@@ -12,7 +12,6 @@ from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest, Cursor, 
 from p2pswarm.checkpoint.digests import StateHasher
 from p2pswarm.checkpoint.names import CheckpointId
 from p2pswarm.checkpoint.restore import state_pieces
-from p2pswarm.checkpoint.stage_file import kinds
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.targets import LocalFolder
 from p2pswarm.checkpoint.writer import StageToSave, chain_file, joined, write_manifest
@@ -53,7 +52,7 @@ def layout(blocks: range, dtypes=FLOAT32, shapes=SHAPES) -> FlatLayout:
 def state_of(of: FlatLayout, seed: int = 0) -> bytes:
     """Random state: each parameter's bytes depend on its name alone, not on the cut; gaps are 0."""
     out, base = bytearray(of.state_bytes), 0
-    for kind, item in zip(kinds(of), of.item_bytes, strict=True):
+    for kind, item in zip(of.kinds, of.item_bytes, strict=True):
         for t in of.tensors:
             data = Random(f"{seed}:{kind}{t.name}").randbytes((t.stop - t.start) * item)
             begin = base + t.start * item

@@ -22,12 +22,12 @@ from p2pswarm.checkpoint.stage_file import (
     file_bytes,
     header_length,
     header_of,
-    kinds,
     layout_in,
     tensors_in,
 )
 from p2pswarm.checkpoint.targets import LocalFolder
 from p2pswarm.models.compute import flat_parameters as digest
+from p2pswarm.settings.config import STATE_KINDS
 from p2pswarm.tensors.flat_layout import flat_layout
 from p2pswarm.tensors.state_tree import piece_spans
 
@@ -49,7 +49,7 @@ def read_back(of, data: bytes) -> bytes:
     """The state, from a file's tensors alone."""
     tensors = tensors_in(data[: header_length(data[:8], len(data))], len(data))
     out, base = bytearray(of.state_bytes), 0
-    for kind, item in zip(kinds(of), of.item_bytes, strict=True):
+    for kind, item in zip(of.kinds, of.item_bytes, strict=True):
         for t in of.tensors:
             place = tensors[kind + t.name]
             at = base + t.start * item
@@ -158,7 +158,19 @@ def test_a_file_tells_the_layout_that_it_was_made_of(shapes, dtypes):
 
     found = layout_in(tensors_in(header, file_bytes(of, len(header))))
 
-    assert found == (of if shapes else dataclasses.replace(of, dtypes=FLOAT32))
+    least = dataclasses.replace(of, dtypes=FLOAT32, kinds=STATE_KINDS[:3])
+    assert found == (of if shapes else least)
+
+
+@pytest.mark.parametrize("kinds", [STATE_KINDS, STATE_KINDS[:3] + STATE_KINDS[4:5]])
+def test_a_file_tells_which_tensors_a_delay_has_added(kinds):
+    shapes = [("blocks.0.a", (3, 5)), ("blocks.0.b", (7,))]
+    of = flat_layout(("float32",) * len(kinds), shapes, kinds)
+    header = header_of(of, ABOUT)
+
+    found = layout_in(tensors_in(header, file_bytes(of, len(header))))
+
+    assert found == of
 
 
 @pytest.mark.parametrize(

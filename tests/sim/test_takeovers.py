@@ -20,7 +20,7 @@ from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
 from p2pswarm.trainer.reports.leadership import Leads, SteppedDown
 from p2pswarm.trainer.reports.reports import MemberReady, RunFinished, StepDone
-from p2pswarm.trainer.step.step import FENCE_S
+from p2pswarm.trainer.step.in_flight import FENCE_S
 
 ALL_DONE = RunFinished("all steps are done", failed=False)
 STEPS = 4

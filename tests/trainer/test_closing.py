@@ -13,7 +13,7 @@ from p2pswarm.trainer.balance.stage_coverage import UNSERVED_STAGE_S
 from p2pswarm.trainer.coordinator.admission import COMMIT_S
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import RunFinished, StepDone, WeightsSought
-from p2pswarm.trainer.step.step import FENCE_S
+from p2pswarm.trainer.step.in_flight import FENCE_S
 
 
 def test_a_member_whose_weights_differ_after_a_commit_is_out_and_the_step_is_void():

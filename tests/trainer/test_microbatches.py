@@ -11,8 +11,7 @@ from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.members.blame import PAUSE_FIRST_S
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import Replayed, RunFinished, ServerFails, SumVoided
-from p2pswarm.trainer.step.in_flight import REFUSALS_MAX, TIMEOUT_FIRST_S
-from p2pswarm.trainer.step.step import FENCE_NEWCOMER_S, FENCE_S
+from p2pswarm.trainer.step.in_flight import FENCE_NEWCOMER_S, FENCE_S, REFUSALS_MAX, TIMEOUT_FIRST_S
 
 BOTH = dataclasses.replace(CONFIG, min_replicas=2)
 """The run begins with two servers: neither is a newcomer."""

@@ -53,7 +53,7 @@ class ToyServers:
 
     def held_sum(self, server: Server) -> HeldSum | None:
         """What a server says, on joining, of the sum that it still has."""
-        if server.sum_of is None or server.version is None:
+        if server.sum_of is None or server.version is None or self.config.delay:
             return None
         first = server.version * self.config.batch.microbatches
         bits = sum(1 << m - first for m in server.summed)
@@ -79,13 +79,22 @@ class ToyServers:
             holders = [other for other in self.servers.values() if holds(other)]
             assert holders == [server], f"{len(holders)} hold microbatch {microbatch}"
 
+    def live(self, server: Server, step: int) -> bool:
+        """Whether a server computes a step with the weights that it has."""
+        return server.version is not None and 0 <= step - server.version <= self.config.delay
+
+    def of_step(self, server: Server, step: int) -> list[int]:
+        """What a server has counted of a step."""
+        return [m for m in server.summed if m // self.config.batch.microbatches == step]
+
     def take(
         self, server: Server, incarnation, source, step, microbatch, attempt, work, counting, path
     ):
         """Accept or refuse a push; returns whether it was taken."""
         if server.incarnation != incarnation or server.version is None:
             return False
-        if step == server.version + 1:
+        early = 1 if work is Work.EVALUATE else 1 + self.config.delay
+        if early <= step - server.version <= 1 + self.config.delay:
             args = server, incarnation, source, step, microbatch, attempt, work, counting, path
             server.waiting.append(self.guard(server, lambda: self.work_or_tell(*args)))
             return True
@@ -98,7 +107,7 @@ class ToyServers:
             self.undelivered(server, step, microbatch, attempt)
 
     def work(self, server, source, step, microbatch, attempt, work, counting, path) -> bool:
-        if step != server.version or attempt <= server.fences.get(microbatch, -1):
+        if not self.live(server, step) or attempt <= server.fences.get(microbatch, -1):
             return False
         args = server, source, step, microbatch, attempt, work, counting
         compute = self.backward if work is Work.BACKWARD else self.forward
@@ -108,7 +117,7 @@ class ToyServers:
         return True
 
     def forward(self, server, source, step, microbatch, attempt, work, counting) -> None:
-        if step != server.version or attempt <= server.fences.get(microbatch, -1):
+        if not self.live(server, step) or attempt <= server.fences.get(microbatch, -1):
             return
         last = server.stage == self.config.stages - 1
         if work is Work.EVALUATE and last:
@@ -134,7 +143,7 @@ class ToyServers:
 
     def backward(self, server, source, step, microbatch, attempt, work, counting) -> None:
         """Count, tell the trainer, and send the gradient on if a stage below counts."""
-        if step != server.version or attempt <= server.fences.get(microbatch, -1):
+        if not self.live(server, step) or attempt <= server.fences.get(microbatch, -1):
             return
         upstream, _ = server.held.pop(microbatch)
         if self.poison.get(microbatch) == server.stage:
@@ -159,7 +168,7 @@ class ToyServers:
 
     def fence(self, server: Server, step: int, work: tuple[FencedWork, ...]) -> None:
         incarnation = server.incarnation
-        if server.version is not None and step == server.version:
+        if self.live(server, step):
             for item in work:
                 former = server.fences.get(item.microbatch, -1)
                 server.fences[item.microbatch] = max(item.attempt, former)
@@ -167,9 +176,10 @@ class ToyServers:
 
         def answer() -> None:
             if server.linked and server.incarnation == incarnation:
-                self.coordinator.on_fence_answer(incarnation, counted, self.now_s)
+                self.coordinator.on_fence_answer(incarnation, counted, self.now_s, step)
 
-        if server.version is not None and server.version < step:  # its commit is still on the way
+        ahead = 0 if server.version is None else step - server.version
+        if ahead > self.config.delay:  # its commit is still on the way
             server.waiting.append(self.guard(server, lambda: self.fence(server, step, work)))
             return
         self.send(self.guard(server, answer))
@@ -180,9 +190,8 @@ class ToyServers:
             server.waiting.append(self.guard(server, lambda: self.reduce(server, message)))
             return
         if server.peer in message.group:
-            mine = sum(
-                1 << m - message.step * self.config.batch.microbatches for m in server.summed
-            )
+            first = message.step * self.config.batch.microbatches
+            mine = sum(1 << m - first for m in self.of_step(server, message.step))
             if mine != int.from_bytes(message.counted, "little"):  # the command of a former try
                 args = incarnation, message.generation, "another ledger"
                 self.note(server, lambda: self.coordinator.on_reduction_failure(*args, self.now_s))
@@ -209,7 +218,8 @@ class ToyServers:
             args = incarnation, message.generation, "a peer is gone"
             self.note(server, lambda: self.coordinator.on_reduction_failure(*args, self.now_s))
             return
-        summed = tuple(sorted(m - base for s in group for m in s.summed))
+        counted = [m for s in group for m in self.of_step(s, message.step)]
+        summed = tuple(sorted(m - base for m in counted))
         server.reductions[message.step, message.generation] = summed
         kept = {term: each for term, each in server.kept.items() if each[0][0] == message.step}
         kept[term_of(message.generation)] = (message.step, message.generation), summed
@@ -248,7 +258,8 @@ class ToyServers:
     def skip(self, server: Server, message: Commit) -> None:
         """A newcomer missed the reduction: it says so, and needs later weights."""
         record = server.roster.record(server.peer)
-        assert record is None or not record.ready, "a member of the group has the reduction"
+        early = record is None or not record.ready or self.config.delay  # ready since it began
+        assert early, "a member of the group has the reduction"
         self.skipped += 1
         who, waits = server.incarnation, server.version is None
         answer = Committed(message.step + 1, applied=False)

@@ -32,13 +32,16 @@ RUN = b"r" * 16
 class World(ToyServers):
     """Coordinator, servers and the roads between them."""
 
-    def __init__(self, seed: int, stages: int, steps: int, microbatches: int) -> None:
+    def __init__(
+        self, seed: int, stages: int, steps: int, microbatches: int, delay: int = 0
+    ) -> None:
         super().__init__()
         self.rng = random.Random(seed)
         self.config = RunConfig(
             stages=stages,
             steps=steps,
             min_replicas=1,
+            delay=delay,
             batch=BatchConfig(microbatches=microbatches, evaluate_every=2, evaluate_microbatches=2),
         )
         self.coordinator = Coordinator(self.config, RUN)
@@ -350,12 +353,20 @@ class World(ToyServers):
             assert reduced is not None, "a commit reached a newcomer without its reduction"
             server.weights = (*server.weights, reduced)
             server.version += 1
-            server.summed, server.held, server.fences = [], {}, {}
+            self.begin_step(server)
         hashed_s = self.rng.uniform(0.0, 0.5)  # the digest is known some time after the weights
         self.later(hashed_s, self.guard(server, self.say_ready), server)
         waiting, server.waiting = server.waiting, []
         for call in waiting:
             call()
+
+    def begin_step(self, server: Server) -> None:
+        """Forget what belonged to former steps; of the next one a delay lets something be here."""
+        size, delay = self.config.batch.microbatches, self.config.delay
+        here = range(server.version * size, (server.version + delay) * size)
+        server.summed = [m for m in server.summed if m in here]
+        server.held = {m: held for m, held in server.held.items() if m in here}
+        server.fences = {m: attempt for m, attempt in server.fences.items() if m in here}
 
     def say_ready(self, server: Server) -> None:
         if server.version is None:
@@ -396,5 +407,5 @@ class World(ToyServers):
             incarnations = [m.incarnation for m in self.coordinator.members.ready(stage)]
             servers = [self.servers[incarnation.peer] for incarnation in incarnations]
             assert list(map(self.sum_is_of, servers)) == incarnations
-            summed = [m for server in servers for m in server.summed]
+            summed = [m for server in servers for m in self.of_step(server, done.step)]
             assert sorted(summed) == whole, (done.step, stage)

@@ -31,6 +31,7 @@ from p2pswarm.plan.pipeline_search import (
     one_more,
     search_pipelined,
 )
+from p2pswarm.run.schedule import delay_cost
 from p2pswarm.settings.config import HF, RunConfig
 from p2pswarm.settings.parser import from_values, read_table
 from p2pswarm.tensors.flat_layout import ITEM_BYTES
@@ -43,6 +44,7 @@ ONE_MORE_SHARE = 0.15  # of the time, for what another device would bring
 STAGES_MAX = 256
 OF_A_NODE = {"role", "train", "serve", "checkpoint", "bootstrap"}
 """What a file of devices has not, and a settings file has."""
+DELAY_GAIN_LEAST = 0.05  # of the speed: less is not worth the loss
 EDGES_TOLD = 6  # links with several connections, in the lines for people; --json has all
 
 
@@ -167,7 +169,7 @@ def load_of(run: RunConfig, options: PlanOptions) -> WorkLoad:
         averaging_bytes_per_value=codec_of(run.codecs.averaging).bytes_per_value,
         held_bytes_per_value=held_bytes_per_value(run),
         working_bytes=options.working_gib * 2.0**30,
-        averaging_overlaps=options.averaging_overlaps,
+        averaging_overlaps=options.averaging_overlaps or run.delay > 0,
         tied_values=float(sum(values) - once),
     )
 
@@ -176,11 +178,27 @@ def held_bytes_per_value(run: RunConfig) -> float:
     """The memory that a server has for each parameter of its stage, graphs not counted.
 
     The state, the gradient's sum and its average; and a copy of the matrices in bfloat16, where
-    blocks compute in it and the weights are kept otherwise.
+    blocks compute in it and the weights are kept otherwise. With a delay there are two sums and two
+    copies.
     """
     state = sum(ITEM_BYTES[dtype] for dtype in run.state_dtypes)
-    copied = run.precision == "bf16" and run.weight_storage != "bf16"
-    return state + 2 * ITEM_BYTES[run.model.dtype] + copied * ITEM_BYTES["bfloat16"]
+    versions = 1 + run.delay
+    copied = versions if run.precision == "bf16" and run.weight_storage != "bf16" else 0
+    sums = (1 + versions) * ITEM_BYTES[run.model.dtype]
+    return state + sums + copied * ITEM_BYTES["bfloat16"]
+
+
+def delay_line(found: PlanAnswer) -> str | None:
+    """What a delay of one step brings, if it is set, or would bring much."""
+    cost, run = found.plan.cost, found.run
+    apart_s = cost.fill_s + (found.load.microbatches - 1) * cost.pace_s + cost.averaging_s
+    together_s = max(found.load.microbatches * cost.pace_s, cost.averaging_s)
+    gain = apart_s / together_s - 1
+    if not run.delay and (gain < DELAY_GAIN_LEAST or run.batch.microbatches == 1):
+        return None
+    what = "with run.delay = 1:" if run.delay else "run.delay = 1 would let steps overlap:"
+    speed, cost_text = f"{100 * gain:+.0f} % speed", f"{delay_cost(run)} more loss at equal steps"
+    return f"  {what} {together_s:.3f} s a step, {speed}, for {cost_text} (docs/delay.md)"
 
 
 def lines(found: PlanAnswer) -> list[str]:
@@ -207,6 +225,8 @@ def lines(found: PlanAnswer) -> list[str]:
         f"  limit: {cost.limit}; microbatches {work_s:.2f} s, filling and draining "
         f"{cost.fill_s:.2f} s, averaging {cost.averaging_s:.2f} s"
     )
+    if about_delay := delay_line(found):
+        text.append(about_delay)
     if wide := [edge for edge in found.edges if edge.connections > 1]:
         links = ", ".join(f"{_link(fleet, edge)} {edge.connections}" for edge in wide[:EDGES_TOLD])
         more = f", and {len(wide) - EDGES_TOLD} more" if len(wide) > EDGES_TOLD else ""

@@ -156,8 +156,11 @@ class StateMemory(Protocol):
         """Copy a part; also on a thread of its own, while nothing changes the weights."""
         ...
 
-    def write(self, piece: int, parts: Sequence[memoryview]) -> None:
-        """Put a piece in its place; raises BadMessage if it does not fit, and changes nothing."""
+    def write(self, piece: int, parts: Sequence[memoryview], version: int = 0) -> None:
+        """Put a piece in its place; raises BadMessage if it does not fit, and changes nothing.
+
+        `version`: the piece's; with a delay it says where its weights are.
+        """
         ...
 
     def gradient(self, reduced: Sums, piece: int) -> Tensor:
@@ -193,12 +196,12 @@ class Weights(Protocol):
         """
         ...
 
-    def reduction(self) -> Sums:
-        """Give the sum, with new memory for its average."""
+    def reduction(self, step: int = 0) -> Sums:
+        """Give the sum of a step, with new memory for its average."""
         ...
 
     def apply(self, reduced: Sums, update: Update) -> None:
-        """Change the weights by a reduced gradient and empty the sum."""
+        """Change the weights by a reduced gradient and empty its step's sum."""
         ...
 
 
@@ -213,6 +216,20 @@ class Engine:
     """What the stage below gives; empty for the first stage."""
     gives: BundleSpec
     """What it gives to the stage above; empty for the last stage."""
+    odd: Stage | None = None
+    """With a delay: computes odd steps, and `stage` even ones. What is kept and dropped is common.
+
+    A step t is computed with version t-1 of the weights, and the newest version of state t is that
+    of step t+1 (docs/delay.md)."""
+
+    def of_step(self, step: int) -> Stage:
+        """Return what computes the microbatches of a step."""
+        return self.stage if self.odd is None or step % 2 == 0 else self.odd
+
+    @property
+    def recomputed(self) -> int:
+        """See `Stage`, of both."""
+        return self.stage.recomputed + (0 if self.odd is None else self.odd.recomputed)
 
     @property
     def state_bytes(self) -> int:

@@ -20,11 +20,11 @@ from p2pswarm.models.compute.torch_device import place_for
 from p2pswarm.models.rounding.stochastic_round import ChanceRounding
 from p2pswarm.models.weight_tying import shared_name, tied_in
 from p2pswarm.run.averaging.shards import Span as Shared
-from p2pswarm.settings.config import INT_GRID, RunConfig
+from p2pswarm.settings.config import AVERAGE, FORMER, INT_GRID, LAST_UPDATE, RunConfig
 from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.codecs.cuda_device import streams_of, wait_for
 from p2pswarm.tensors.codecs.tensor_pool import on_host
-from p2pswarm.tensors.flat_layout import STATE_TENSORS, FlatLayout, Shape, Span, flat_layout
+from p2pswarm.tensors.flat_layout import FlatLayout, Shape, Span, flat_layout
 from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_hash, piece_spans, root_of
 
 THREADS = 8  # hash 14 GB/s, about as fast as bytes come from a GPU
@@ -118,6 +118,11 @@ class FlatParameters:
     whatever device. One thread hashes 1.8 GB/s, and a GPU would wait for it after every step of a
     large stage. So threads hash the pieces side by side. Each copies its pieces from a GPU itself,
     so that few of them are on the host at a time.
+
+    With a delay there are two of these, the `halves`: one for even steps and one for odd ones. Each
+    has blocks, weights and a sum of its own; moments and all else are common. The half of step t
+    has the weights of version t-1. The update of step t makes version t+1 in it, out of the other
+    half's version t: so the graphs of step t+1 are not touched.
     """
 
     def __init__(
@@ -126,8 +131,12 @@ class FlatParameters:
         numbers: range,
         device: torch.device,
         zeros_for: Callable[[str, torch.dtype, int], Tensor] | None = None,
+        even: "FlatParameters | None" = None,
     ) -> None:
-        """`zeros_for`: makes the buffer of a name, dtype and length elsewhere than on `device`."""
+        """`zeros_for`: makes the buffer of a name, dtype and length elsewhere than on `device`.
+
+        `even`: the half of even steps, if this is that of odd ones.
+        """
         self.blocks = bare_blocks(run, numbers, device)
         self.numbers = numbers
         self.keeps_squares = run.codecs.averaging == INT_GRID
@@ -135,20 +144,8 @@ class FlatParameters:
         the grid of sums is read from them."""
         self._run = run
         self.layout = layout = block_layout(run, numbers, self.blocks)
-        rule, last = run.optimizer.decays, block_count(run.model) - 1
-        tables = full_names(self.blocks, lambda block: block.tables)
-        inner = (
-            0 < number < last and name not in tables
-            for number, name, _ in placed_parameters(numbers, self.blocks)
-        )
         frozen = frozen_names(self.blocks)
-        self.segments = [
-            Segment(t.start, t.stop, decays=False, inner=False)
-            if t.name in frozen
-            else Segment(t.start, t.stop, decays(rule, len(t.shape), inner=within), within)
-            for t, within in zip(layout.tensors, inner, strict=True)
-        ]
-
+        self.segments = self._segments(frozen)
         shared = shared_name(self.blocks)
         self.tied = next(
             (Shared(t.start, t.stop) for t in layout.tensors if t.name == shared), None
@@ -160,13 +157,19 @@ class FlatParameters:
                 return zero_buffer(layout, dtype, device)
             return zeros_for(name, DTYPES[dtype], layout.length)
 
-        names = ("params", "exp_avg", "exp_avg_sq", "average")
-        state = tuple(map(zeros, names, layout.dtypes))  # without an average it has three
-        self.state = state
-        """The buffers that a snapshot holds and the digest covers, in their order."""
-        self.params_N, self.exp_avg_N, self.exp_avg_sq_N = state[:STATE_TENSORS]
-        self.average_N = state[STATE_TENSORS] if len(state) > STATE_TENSORS else None
+        if even is None:
+            names = (kind.removesuffix(".") or "params" for kind in layout.kinds)
+            buffers = dict(zip(layout.kinds, map(zeros, names, layout.dtypes), strict=True))
+        else:
+            buffers = even.buffers | {"": even.buffers[FORMER], FORMER: even.buffers[""]}
+        self.buffers: dict[str, Tensor] = buffers
+        self.params_N, self.exp_avg_N, self.exp_avg_sq_N, *_ = buffers.values()
+        self.average_N = buffers.get(AVERAGE)
         """An average of the weights over time, if the run has one."""
+        self.former_N = buffers.get(FORMER)
+        """With a delay, the weights of the other half."""
+        self.last_update_N = buffers.get(LAST_UPDATE)
+        """With a delay and its correction, what the last update was without that."""
         self.sum_N = zeros("sum", run.model.dtype)
         bf16 = run.weight_storage == "bf16"
         self._rounding = ChanceRounding(run.seed, layout.tensors, self.params_N) if bf16 else None
@@ -176,6 +179,42 @@ class FlatParameters:
             for t, p in zip(layout.tensors, self.parameters, strict=True)
         ]
         """A view of the sum for each parameter; for a frozen one, memory that nobody reads."""
+        self.halves: tuple[FlatParameters, ...] = (self,)
+        """With a delay: that of even steps, and that of odd ones."""
+        if even is not None:
+            self.halves = even, self
+        elif self.former_N is not None:
+            self.halves = FlatParameters(run, numbers, device, even=self).halves
+
+    def _segments(self, frozen: set[str]) -> list[Segment]:
+        rule, last = self._run.optimizer.decays, block_count(self._run.model) - 1
+        tables = full_names(self.blocks, lambda block: block.tables)
+        inner = (
+            0 < number < last and name not in tables
+            for number, name, _ in placed_parameters(self.numbers, self.blocks)
+        )
+        return [
+            Segment(t.start, t.stop, decays=False, inner=False)
+            if t.name in frozen
+            else Segment(t.start, t.stop, decays(rule, len(t.shape), inner=within), within)
+            for t, within in zip(self.layout.tensors, inner, strict=True)
+        ]
+
+    @property
+    def state(self) -> tuple[Tensor, ...]:
+        """The buffers that a snapshot holds and the digest covers, in their order.
+
+        With a delay, of the version of which this half has the weights.
+        """
+        return tuple(self.buffers.values())
+
+    def of_step(self, step: int) -> "FlatParameters":
+        """The half that computes a step, and has its sum."""
+        return self.halves[step % len(self.halves)]
+
+    def newest(self, version: int) -> "FlatParameters":
+        """The half that has the weights of a version, where no later one is here."""
+        return self.of_step(version + 1)
 
     @property
     def length(self) -> int:
@@ -193,8 +232,13 @@ class FlatParameters:
                 start += len(part_N)
         if self.average_N is not None:
             self.average_N.copy_(self.params_N)
-        for state_N in (self.exp_avg_N, self.exp_avg_sq_N, self.sum_N):
+        sums = [half.sum_N for half in self.halves]
+        for state_N in (self.exp_avg_N, self.exp_avg_sq_N, *sums):
             state_N.zero_()
+        if self.former_N is not None:
+            self.former_N.copy_(self.params_N)
+        if self.last_update_N is not None:
+            self.last_update_N.zero_()
 
     def digest(self) -> bytes:
         """The digest of weights, moments and average."""
@@ -205,13 +249,32 @@ class FlatParameters:
         return piece_spans(self.length, piece_values, self.layout.row_blocks())
 
     def weights(self, start: int, stop: int) -> Tensor:
-        """The weights start..stop-1 in the dtype of the sum, to be changed and then kept."""
+        """The weights start..stop-1 in the dtype of the sum."""
         return self.params_N[start:stop].to(self.sum_N.dtype)
 
+    def before_update(self, start: int, stop: int) -> Tensor:
+        """As `weights`, of the version that an update begins with, to be changed and kept."""
+        if self.former_N is not None:
+            self.params_N[start:stop].copy_(self.former_N[start:stop])
+        return self.weights(start, stop)
+
     def keep(self, weights_C: Tensor, start: int, number: int) -> None:
-        """Keep the weights from `start` on, as update `number` has made them of `weights`."""
+        """Keep the weights from `start` on, as update `number` has made them."""
+        if self.last_update_N is not None:
+            self._correct(weights_C, start, number)
         if self._rounding is not None:
             self._rounding.store(weights_C, start, number)
+
+    def _correct(self, weights_C: Tensor, start: int, number: int) -> None:
+        """Add what the last update lacked; the first was computed with the newest weights."""
+        assert self.former_N is not None, "a correction comes with a delay"
+        assert self.last_update_N is not None, "a correction comes with a delay"
+        place = slice(start, start + len(weights_C))
+        update_C = weights_C - self.former_N[place].to(weights_C.dtype)
+        last_C = self.last_update_N[place]
+        if number > 1:
+            weights_C.add_(update_C - last_C)
+        last_C.copy_(update_C)
 
 
 def frozen_names(blocks: Sequence[nn.Module]) -> set[str]:
@@ -246,7 +309,7 @@ def block_layout(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) ->
     shapes: Iterator[tuple[str, Shape]] = (
         (name, tuple(parameter.shape)) for name, parameter in named_parameters(numbers, blocks)
     )
-    return flat_layout(run.state_dtypes, shapes)
+    return flat_layout(run.state_dtypes, shapes, tuple(run.state))
 
 
 def first_weights(run: RunConfig, numbers: range) -> Iterator[Tensor]:

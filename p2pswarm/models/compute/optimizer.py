@@ -87,6 +87,7 @@ class AdamW:
         """See `Optimizer`."""
         start, stop = _fitting(gradient_C, self._flat, span)
         if update.scale == 0.0:
+            self._flat.before_update(start, stop)  # they stay, as those of the next version
             return
         for i in range(start, stop, self._chunk):
             end = min(i + self._chunk, stop)
@@ -99,7 +100,7 @@ class AdamW:
         the reciprocal where a CPU divides.
         """
         config, flat = self._config, self._flat
-        param = flat.weights(start, stop)
+        param = flat.before_update(start, stop)
         mean, square = (x[start:stop] for x in (flat.exp_avg_N, flat.exp_avg_sq_N))
         grad, work = self._work_2C[:, : stop - start]
         torch.mul(gradient_C, update.scale, out=grad)
@@ -172,6 +173,7 @@ class Muon:
         """See `Optimizer`; no row block lies across the ends of the span."""
         start, stop = _fitting(gradient_C, self._flat, span)
         if update.scale == 0.0:
+            self._flat.before_update(start, stop)
             return
         first, last = bisect_left(self._starts, start), bisect_left(self._starts, stop)
         blocks, end = self._blocks[first:last], start
@@ -211,7 +213,7 @@ class Muon:
         rate = update.learning_rate * RMS * math.sqrt(max(blocks[0].shape))
         decayed = 1.0 - update.learning_rate * config.weight_decay
         for block, direction_RC in zip(blocks, direction_BRC, strict=True):
-            param = flat.weights(block.start, block.stop)
+            param = flat.before_update(block.start, block.stop)
             if block.decays:
                 param.mul_(decayed)
             param.sub_((direction_RC.to(param.dtype) * rate).to(param.device).reshape(-1))

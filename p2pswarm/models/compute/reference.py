@@ -7,7 +7,7 @@ Shapes:  tokens_BS has S = T + 1 tokens in a row: T inputs, and the targets one 
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from p2pswarm.models.compute.bundle_spec import (
 )
 from p2pswarm.models.compute.flat_parameters import FlatParameters, squared_norm
 from p2pswarm.models.compute.optimizer import optimizer_of
-from p2pswarm.models.compute.precision import FullPrecision, precision_of
+from p2pswarm.models.compute.precision import FullPrecision, Precision, precision_of
 from p2pswarm.models.compute.torch_stage import (
     refuse_infinite,
     require_finite,
@@ -40,6 +40,7 @@ from p2pswarm.tensors.codecs.codec import CodecKind
 from p2pswarm.tensors.codecs.edge_codecs import EdgeCodecs
 from p2pswarm.tensors.codecs.registry import named, round_trip
 
+T = TypeVar("T")
 Rounds = Callable[[Tensor], Tensor]
 CodecsOfStep = Callable[[int], Sequence[bytes]]
 """Gives the codes above each stage that a record has for a step; none: as the manifest says."""
@@ -131,6 +132,7 @@ class ReferenceTrainer:
     else. The weights that a swarm trains must equal its weights, and the swarm's cost is measured
     against it. What crosses a cut is rounded by the same codecs and keys (docs/codecs.md). A
     microbatch whose loss or gradient is not finite adds nothing, as in a swarm (docs/training.md).
+    With a delay it keeps two versions of the weights (docs/delay.md).
     """
 
     def __init__(
@@ -147,27 +149,44 @@ class ReferenceTrainer:
         """
         self._run = run
         self._rounding = BoundaryRounding(run, codecs) if rounded else None
-        self.flat = FlatParameters(
+        self._whole = FlatParameters(
             run, range(block_count(run.model)), device or torch.device("cpu")
         )
-        self.flat.draw()
-        self._precision = precision_of(run, self.flat)
-        square_N = self.flat.exp_avg_sq_N
-        self._grid = grid_of(run, self.flat.layout, square_N) if rounded else None
-        self._optimizer = optimizer_of(run.optimizer, self.flat)
-        if isinstance(self._precision, FullPrecision):
-            leaves = self._precision.parameters
-            for leaf, total in zip(leaves, self._precision.sums, strict=True):
-                leaf.grad = total
+        self._whole.draw()
+        self._precisions = [precision_of(run, half) for half in self._whole.halves]
+        square_N = self._whole.exp_avg_sq_N
+        self._grid = grid_of(run, self._whole.layout, square_N) if rounded else None
+        self._optimizers = [optimizer_of(run.optimizer, half) for half in self._whole.halves]
+        for precision in self._precisions:
+            if isinstance(precision, FullPrecision):
+                for leaf, total in zip(precision.parameters, precision.sums, strict=True):
+                    leaf.grad = total
         self.version = 0
+
+    @property
+    def flat(self) -> FlatParameters:
+        """The newest weights."""
+        return self._whole.newest(self.version)
+
+    @property
+    def _computing(self) -> FlatParameters:
+        """The weights that the step is computed with, and its sum."""
+        return self._whole.of_step(self.version)
+
+    @property
+    def _precision(self) -> Precision:
+        return self._of(self.version, self._precisions)
 
     def loss(self, tokens_BS: Tensor, number: int) -> Tensor:
         """Mean nats per token of one microbatch; `number`: its own in the run."""
-        tokens_BS = tokens_BS.to(self.flat.params_N.device, torch.int64)
-        flat = self.flat
+        return self._loss(tokens_BS, number, self._precision)
+
+    def _loss(self, tokens_BS: Tensor, number: int, precision: Precision) -> Tensor:
+        tokens_BS = tokens_BS.to(self._whole.params_N.device, torch.int64)
+        flat = self._whole
         dropout = dropout_seeds(self._run.seed, flat.numbers, flat.blocks, tokens_BS)
         around = self._rounding.around(self.version, number) if self._rounding else at_once
-        value = bundle_of(self._precision.run(tokens_BS[:, :-1], dropout, around))
+        value = bundle_of(precision.run(tokens_BS[:, :-1], dropout, around))
         return loss_of(value[LONE_KEY], tokens_BS[:, 1:])
 
     def add(self, tokens_BS: Tensor, number: int) -> float:
@@ -186,9 +205,9 @@ class ReferenceTrainer:
         first = self.version * self._run.batch.microbatches
         with suppress(Unencodable, NotFiniteHere):
             losses = [self.add(x, number) for number, x in enumerate(microbatches, first)]
-            if math.isfinite(squared_norm(self.flat.sum_N)):  # then each was: no need to look
+            if math.isfinite(squared_norm(self._computing.sum_N)):  # then each was: no need to look
                 return losses
-        self.flat.sum_N.zero_()
+        self._computing.sum_N.zero_()
         each = [self._add_finite(x, number) for number, x in enumerate(microbatches, first)]
         return [loss for loss in each if loss is not None]
 
@@ -222,18 +241,25 @@ class ReferenceTrainer:
 
     def commit(self, learning_rate: float) -> float:
         """Clip, update, empty the sum; returns the gradient's norm before clipping."""
-        norm = math.sqrt(squared_norm(self.flat.sum_N))
+        norm = math.sqrt(squared_norm(self._computing.sum_N))
         self.apply(clip_scale(self._run.optimizer, norm), learning_rate)
         return norm
 
     def apply(self, scale: float, learning_rate: float) -> None:
         """Update with the sum times `scale`, and empty it."""
+        sum_N, update = self._computing.sum_N, Update(self.version + 1, scale, learning_rate)
+        self._of(self.version, self._optimizers).step(sum_N, update)
+        sum_N.zero_()
         self.version += 1
-        self._optimizer.step(self.flat.sum_N, Update(self.version, scale, learning_rate))
-        self.flat.sum_N.zero_()
 
     @torch.no_grad()
     def evaluate(self, tokens_BS: Tensor, number: int = 0) -> float:
         """Mean nats per token of one microbatch; no graph is kept."""
         with nothing_drawn(self.flat.blocks):
-            return self.loss(tokens_BS, number).item()
+            newest = self._of(self.version + 1, self._precisions)
+            return self._loss(tokens_BS, number, newest).item()
+
+    @staticmethod
+    def _of(step: int, halves: Sequence[T]) -> T:
+        """Return what belongs to the half that computes a step."""
+        return halves[step % len(halves)]

@@ -44,8 +44,12 @@ class EmulatedStage:
         flat: FlatParameters,
         forward_s: float,
         rest: Callable[[float], None],
+        kept: dict[Key, int],
     ) -> None:
-        """`rest` returns after so many seconds; it is called on the compute thread."""
+        """`rest` returns after so many seconds; it is called on the compute thread.
+
+        `kept`: the places of microbatches between forward and backward.
+        """
         self.recomputed = 0
         self.gradient_norm = 0.0
         self._flat = flat
@@ -54,7 +58,7 @@ class EmulatedStage:
         self._vocabulary = run.model.vocabulary
         self._last = stage == run.stages - 1
         self._loss = math.log(run.model.vocabulary)
-        self._kept: dict[Key, int] = {}
+        self._kept = kept
         takes, gives = engine_bundles(run, stage)
         chance = torch.Generator().manual_seed(run.seed % 2**63 + stage)
         self._gives = _noise(gives, chance)
@@ -128,8 +132,9 @@ def emulated_engine(
     with setting_up(stage):
         flat = FlatParameters(run, stage_blocks(run, stage), CPU)
         weights = TorchWeights(run, flat, piece_values)
-        emulated = EmulatedStage(run, stage, flat, forward_s, rest)
-    return Engine(emulated, weights, weights.state, takes, gives)
+        kept: dict[Key, int] = {}
+        stages = [EmulatedStage(run, stage, half, forward_s, rest, kept) for half in flat.halves]
+    return Engine(stages[0], weights, weights.state, takes, gives, *stages[1:])
 
 
 def _noise(spec: BundleSpec, chance: torch.Generator) -> Bundle:

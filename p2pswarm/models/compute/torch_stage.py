@@ -52,10 +52,10 @@ class TorchStage:
         run: RunConfig,
         stage: int,
         flat: FlatParameters,
-        graphs: int | GraphLimits,
+        graphs: int | GraphLimits | KeptGraphs,
         precision: Precision | None = None,
     ) -> None:
-        """`graphs`: their limits, or only `keep_bytes`; `precision`: None as the run says."""
+        """`graphs`: what is kept, their limits, or only `keep_bytes`; `precision`: as the run's."""
         self._flat = flat
         self._precision = precision or precision_of(run, flat)
         self._device = flat.params_N.device
@@ -67,10 +67,11 @@ class TorchStage:
         self._seed = run.seed
         self._grid = grid_of(run, flat.layout, flat.exp_avg_sq_N)
         self._share = 1.0 / run.batch.microbatches
-        limits = GraphLimits(graphs) if isinstance(graphs, int) else graphs
-        self._graphs = KeptGraphs(
-            limits, self._device, len(flat.blocks), self._precision.weight_storages
-        )
+        if isinstance(graphs, int):
+            graphs = GraphLimits(graphs)
+        if isinstance(graphs, GraphLimits):
+            graphs = kept_graphs(flat, [self._precision], graphs)
+        self._graphs = graphs
         self.recomputed = 0
         self.gradient_norm = 0.0
 
@@ -204,6 +205,14 @@ class TorchStage:
             raise Unusable(
                 f"the gradient's sum is spoilt, start this node again: {reason}"
             ) from error
+
+
+def kept_graphs(
+    flat: FlatParameters, precisions: Sequence[Precision], limits: GraphLimits
+) -> KeptGraphs:
+    """The graphs of a stage; with a delay its two halves share their memory."""
+    weights = frozenset().union(*(each.weight_storages for each in precisions))
+    return KeptGraphs(limits, flat.params_N.device, len(flat.blocks), weights)
 
 
 def checked_tokens(tokens_BS: Tensor, device: torch.device, vocabulary: int) -> Tensor:

@@ -25,11 +25,12 @@ from p2pswarm.models.compute.flat_parameters import (
     piece_hashes,
 )
 from p2pswarm.models.compute.optimizer import Optimizer, optimizer_of
+from p2pswarm.models.compute.precision import precision_of
 from p2pswarm.models.compute.torch_device import setting_up
-from p2pswarm.models.compute.torch_stage import TorchStage
+from p2pswarm.models.compute.torch_stage import TorchStage, kept_graphs
 from p2pswarm.models.compute.torch_sums import GradientMemory, TorchSums, keyed_digest
 from p2pswarm.run.averaging.base import Sums
-from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.config import LAST_UPDATE, RunConfig
 from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.codecs.tensor_pool import on_host
 from p2pswarm.tensors.flat_layout import STATE_TENSORS
@@ -43,13 +44,28 @@ class TorchState:
     """Implements `StateMemory` on flat memory."""
 
     def __init__(
-        self, flat: FlatParameters, optimizer: Optimizer, piece_values: int = PIECE_VALUES
+        self,
+        flat: FlatParameters,
+        optimizers: Sequence[Optimizer],
+        piece_values: int = PIECE_VALUES,
     ) -> None:
+        """`optimizers`: of each half."""
         self._flat = flat
         self.tensors = len(flat.state)
-        self._optimizer = optimizer
+        self._optimizers = optimizers
         self._spans = flat.spans(piece_values)
         self.pieces = len(self._spans)
+        self._versions = [0] * self.pieces
+        """With a delay a piece's version says in which half its weights are."""
+
+    @property
+    def version(self) -> int:
+        """The version of the first piece, and of all once they are here."""
+        return self._versions[0] if self._versions else 0
+
+    def become(self, version: int) -> None:
+        """All pieces are of a version now."""
+        self._versions = [version] * self.pieces
 
     def part_bytes(self, tensor: int, piece: int) -> int:
         start, stop = self._spans[piece]
@@ -57,16 +73,17 @@ class TorchState:
 
     def read(self, tensor: int, piece: int) -> memoryview:
         start, stop = self._spans[piece]
-        part = self._flat.state[tensor].detach()[start:stop]
+        part = self._state(piece)[tensor].detach()[start:stop]
         return bytes_of(_copy_on_host(part))
 
     @torch.no_grad()
-    def write(self, piece: int, parts: Sequence[memoryview]) -> None:
+    def write(self, piece: int, parts: Sequence[memoryview], version: int = 0) -> None:
         start, stop = self._spans[piece]
         sizes = [part.nbytes for part in parts]
         if sizes != part_sizes(self, piece):
             raise BadMessage(f"parts of {sizes} bytes are no piece {piece}")
-        for x_N, part in zip(self._flat.state, parts, strict=True):
+        self._versions[piece] = version
+        for x_N, part in zip(self._state(piece), parts, strict=True):
             if part.nbytes:  # as bytes: a part of four a value may follow one of two, at any place
                 x_N[start:stop].view(torch.uint8).copy_(torch.frombuffer(part, dtype=torch.uint8))
 
@@ -78,7 +95,12 @@ class TorchState:
 
     def follow(self, piece: int, gradient: Tensor, update: Update) -> None:
         there = gradient.to(self._flat.params_N.device)
-        self._optimizer.step(there, update, self._spans[piece])
+        optimizer = self._optimizers[(update.number - 1) % len(self._optimizers)]
+        optimizer.step(there, update, self._spans[piece])
+        self._versions[piece] = update.number
+
+    def _state(self, piece: int) -> tuple[Tensor, ...]:
+        return self._flat.newest(self._versions[piece]).state
 
 
 def _copy_on_host(part: Tensor) -> Tensor:
@@ -101,14 +123,22 @@ def first_state(run: RunConfig, stage: int) -> Iterator[bytes]:
             hasher.update(bytes_of(part_N.to(kept)))
             yield b""
         moments = layout.item_bytes[1:STATE_TENSORS]
-        left = layout.length * sum(moments)  # they are zero
-        while left:
-            hasher.update(ZEROS[:left])
-            left -= min(left, len(ZEROS))
+        _add_zeros(hasher, layout.length * sum(moments))
         for part_N in first_weights(run, numbers) if run.optimizer.average_decay else ():
-            hasher.update(bytes_of(part_N.to(kept).to(wide[-1])))  # it begins as they do
+            hasher.update(bytes_of(part_N.to(kept).to(wide[1])))  # it begins as they do
             yield b""
+        for part_N in first_weights(run, numbers) if run.delay else ():
+            hasher.update(bytes_of(part_N.to(kept)))
+            yield b""
+        if LAST_UPDATE in layout.kinds:
+            _add_zeros(hasher, layout.length * layout.item_bytes[-1])
     yield hasher.digest()
+
+
+def _add_zeros(hasher: StateHasher, left: int) -> None:
+    while left:
+        hasher.update(ZEROS[:left])
+        left -= min(left, len(ZEROS))
 
 
 class TorchWeights:
@@ -120,32 +150,37 @@ class TorchWeights:
         self._spans = flat.spans(piece_values)
         self._flat = flat
         self._codec_name = run.codecs.averaging
-        self._optimizer = optimizer_of(run.optimizer, flat)
-        self.state = TorchState(flat, self._optimizer, piece_values)
+        self._optimizers = [optimizer_of(run.optimizer, half) for half in flat.halves]
+        self.state = TorchState(flat, self._optimizers, piece_values)
         self._gradients = GradientMemory(flat.sum_N)
 
     def reset(self, *, draw: bool) -> None:
-        self._flat.sum_N.zero_()
+        for half in self._flat.halves:
+            half.sum_N.zero_()
         if draw:
             self._flat.draw()
+            self.state.become(0)
 
     def hashes(self) -> tuple[bytes, ...]:
-        return tuple(piece_hashes(self._flat.state, self._spans))
+        return tuple(piece_hashes(self._flat.newest(self.state.version).state, self._spans))
 
     def tied_digest(self) -> bytes:
         if (tied := self._flat.tied) is None:
             return b""
-        parts = [x_N.detach()[tied.start : tied.stop] for x_N in self._flat.state]
+        state = self._flat.newest(self.state.version).state
+        parts = [x_N.detach()[tied.start : tied.stop] for x_N in state]
         return keyed_digest(TIED_KEY, parts)
 
-    def reduction(self) -> TorchSums:
-        flat = self._flat
+    def reduction(self, step: int = 0) -> TorchSums:
+        flat = self._flat.of_step(step)
         return TorchSums(flat.sum_N, self._codec_name, self._gradients, tied=flat.tied)
 
     def apply(self, reduced: Sums, update: Update) -> None:
         assert isinstance(reduced, TorchSums)
-        self._optimizer.step(reduced.reduced_N, update)
-        self._flat.sum_N.zero_()
+        step = update.number - 1
+        self._optimizers[step % len(self._optimizers)].step(reduced.reduced_N, update)
+        self._flat.of_step(step).sum_N.zero_()
+        self.state.become(update.number)
 
 
 def torch_engine(
@@ -165,6 +200,14 @@ def torch_engine(
     with setting_up(stage):
         flat = FlatParameters(run, stage_blocks(run, stage), device)
         weights = TorchWeights(run, flat, piece_values)
-    precision = compiled_precision(run, stage, flat) if compiles else None
-    torch_stage = TorchStage(run, stage, flat, graphs, precision)
-    return Engine(torch_stage, weights, weights.state, takes, gives)
+    precisions = [
+        compiled_precision(run, stage, half) if compiles else precision_of(run, half)
+        for half in flat.halves
+    ]
+    limits = GraphLimits(graphs) if isinstance(graphs, int) else graphs
+    kept = kept_graphs(flat, precisions, limits)
+    stages = [
+        TorchStage(run, stage, half, kept, precision)
+        for half, precision in zip(flat.halves, precisions, strict=True)
+    ]
+    return Engine(stages[0], weights, weights.state, takes, gives, *stages[1:])

@@ -179,9 +179,9 @@ class GroupWeights(TorchWeights):
         super().__init__(run, flat, piece_values)
         self._stage = stage
 
-    def reduction(self) -> TorchSums:
+    def reduction(self, step: int = 0) -> TorchSums:
         self._stage.collect()
-        return super().reduction()
+        return super().reduction(step)
 
 
 def group_engine(
@@ -195,6 +195,11 @@ def group_engine(
         raise Unusable(
             "codecs.averaging int-grid rounds the gradient of a whole microbatch, and devices that "
             f"share a stage have parts of it: {REMEDY}, or set it to raw"
+        )
+    if run.delay:
+        raise Unusable(
+            "run.delay 1 needs two versions of a stage's weights, and devices that share a stage "
+            f"have one: {REMEDY}"
         )
     if group.tensors:
         require_shareable(run, stage, len(group.devices))

@@ -285,6 +285,8 @@ class Admission:
         self._last = DecidedStep(step, decided.scale, rate, gradients, states, peers)
         for stage, group in groups.items():
             living = [one for one in group if self._members.alive(one)]
+            ready = (member.incarnation for member in self._members.ready(stage))
+            living += [one for one in ready if one not in group]  # it has become that meanwhile
             self.commits.on_decision(step, living, now_s)
             self.digests.expect(stage, step + 1, living)
             if not living:

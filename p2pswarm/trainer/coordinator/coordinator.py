@@ -38,7 +38,7 @@ from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import Loaded, RunBegun
 from p2pswarm.trainer.step.ledger import CountResult
 from p2pswarm.trainer.step.reduction import Reductions
-from p2pswarm.trainer.step.step import Phase, Step
+from p2pswarm.trainer.step.step import Phase, Step, StepBatch
 from p2pswarm.trainer.step.sums import FormerSums, Suspensions
 
 
@@ -308,11 +308,13 @@ class Coordinator:
             effects += self._attempt_failed(failed, now_s)
         self._follow(effects, now_s)
 
-    def on_fence_answer(self, by: Incarnation, counted: tuple[int, ...], now_s: float) -> None:
-        """A member has promised to count nothing more of the fenced attempts."""
+    def on_fence_answer(
+        self, by: Incarnation, counted: tuple[int, ...], now_s: float, step: int | None = None
+    ) -> None:
+        """A member has promised to count nothing more of the fenced attempts of a step."""
         effects = Effects(changes=Change.ATTEMPTS)
         if member := self.members.alive(by):
-            result = self._step.on_fence_answer(by, member.stage, counted, now_s)
+            result = self._step.on_fence_answer(by, member.stage, counted, now_s, step)
             if result is CountResult.CLASH:
                 effects += self._incarnations.evict(by, CLASH, now_s)
         self._follow(effects, now_s)
@@ -382,7 +384,7 @@ class Coordinator:
     def on_deadline(self, now_s: float) -> None:
         """Act on whatever is due."""
         effects = Effects(changes=Change.TIME)
-        if now_s >= self._step.fences.deadline_s:
+        if any(now_s >= batch.fences.deadline_s for batch in self._step.batches):
             effects += self._incarnations.end_unfenced(now_s)
         waiting_for = self._step, self._reductions.reduction
         spares = partial(self.admission.spares, step=self.step)
@@ -392,11 +394,10 @@ class Coordinator:
         effects += self._step_end.on_deadline(now_s)
         for one, reason in self.admission.overdue(now_s):
             effects += self._incarnations.evict(one, reason, now_s)
-        if self._step.phase is Phase.FILLING:
-            for failed in self._step.late(now_s):
-                effects += self._attempt_failed(failed, now_s)
-            if now_s >= self._step.stealing.next_look_s:
-                effects += self._give_up_stalled(now_s)
+        for failed in self._step.late(now_s):
+            effects += self._attempt_failed(failed, now_s)
+        if self._step.phase is Phase.FILLING and now_s >= self._step.stealing.next_look_s:
+            effects += self._give_up_stalled(now_s)
         if lost := self._coverage.unserved.hopeless(now_s):
             effects += self._step_end.finish(lost, failed=True)
         effects.actions += self._coverage.unserved.overdue(now_s, self.step)
@@ -407,7 +408,7 @@ class Coordinator:
             now_s, reduction = self._now_s, self._reductions.reduction
             filling = self._step.phase is Phase.FILLING
             times = [
-                self._step.fences.deadline_s,
+                *(batch.fences.deadline_s for batch in self._step.batches),
                 self.admission.next_deadline_s(),
                 self._coverage.next_deadline_s(now_s),
                 self._suspensions.next_deadline_s(),
@@ -415,7 +416,7 @@ class Coordinator:
                 self._blame.servers.next_deadline_s(now_s),
                 self._probation.next_deadline_s(now_s),
                 reduction.deadline_s if reduction is not None else None,
-                self._step.in_flight.next_deadline_s(now_s) if filling else None,
+                *(batch.in_flight.next_deadline_s(now_s) for batch in self._step.filled),
                 self._step.stealing.next_look_s if filling else None,
             ]
             self._due_s = min(time_s for time_s in times if time_s is not None)
@@ -482,28 +483,26 @@ class Coordinator:
         """Close a round that all members have answered, and open the next."""
         step = self._step
         effects = Effects([*step.cancellations()])
-        if settled := step.settle(now_s):
-            effects.actions.append(settled)
-            effects.changes |= Change.ATTEMPTS
+        for settled in [replayed for batch in step.batches if (replayed := batch.settle(now_s))]:
+            effects += Effects([settled], Change.ATTEMPTS)
         if step.phase is not Phase.DECIDING:  # who is lost then changes nothing about the record
-            for one, why in step.result_checks.to_void(self._blame, now_s):
-                # it holds what must not be counted
-                effects += self._incarnations.evict(one, why, now_s)
-                effects.changes |= Change.BLAME
-            if guarded := step.result_checks.set_aside(now_s):
-                effects.actions += guarded
-                effects.changes |= Change.WORK
+            effects += self._incarnations.set_aside(now_s)
         if reason := step.hopeless():
             effects += self._step_end.finish(reason, failed=True)
-        if not step.fences.due:
-            return effects
+        for batch in step.batches:
+            if batch.fences.due:
+                effects += self._fence(batch, now_s)
+        return effects
+
+    def _fence(self, batch: StepBatch, now_s: float) -> Effects:
+        """Open the next round."""
+        effects = Effects(changes=Change.ATTEMPTS)
         incarnations = [m.incarnation for m in self.members.ready()]
         new = [one for one in incarnations if not self._probation.proven(one.peer)]
-        work = step.fences.begin(incarnations, now_s, new)
-        effects.changes |= Change.ATTEMPTS
+        work = batch.fences.begin(incarnations, now_s, new)
         for one in incarnations:
-            fence = Fence(self._run, step.number, one.number, work)
-            effects.actions.append(act.SendFence(one, fence, step.fences.limit_s(one)))
+            fence = Fence(self._run, batch.number, one.number, work)
+            effects.actions.append(act.SendFence(one, fence, batch.fences.limit_s(one)))
         if not incarnations:
             effects += self._settle_fences(now_s)
         return effects
@@ -511,18 +510,18 @@ class Coordinator:
     def _make_ready(self, now_s: float) -> Effects | None:
         """Let newcomers serve that hold what their stage holds, once all fences are answered."""
         step = self._step
-        if step.phase not in (Phase.GATHERING, Phase.FILLING):
+        if step.phase is not Phase.GATHERING and not step.filled:
             return None
         effects = Effects()
         if self.admission.digests.settle(now_s):
             effects.changes |= Change.STATES
-        if step.fences.asking:
+        if any(batch.fences.asking for batch in step.batches):
             return effects
         newly = self._incarnations.make_ready(now_s)
         if newly.ready:
             effects.actions += newly.ready
             effects.changes |= Change.READY
-            if step.phase is Phase.FILLING:
+            if step.filled:
                 for stage in {one.stage: None for one in newly.ready}:
                     servers = [member.incarnation for member in self.members.ready(stage)]
                     step.share(stage, servers)
@@ -549,17 +548,23 @@ class Coordinator:
         return effects
 
     def _go_on(self, now_s: float) -> Effects | None:
-        """Launch what the window allows; when all is counted, close the step."""
+        """When all is counted, close the step; launch what the window allows."""
         step = self._step
-        if step.phase is not Phase.FILLING or self._held:
+        if self._held:
             return None
-        if step.complete:
-            return self._close_step(now_s)
-        if self.members.unserved_stages(1) or self._former_sums.awaited(now_s):
-            return None
+        effects = None
+        if step.phase is Phase.FILLING and step.complete:
+            effects = self._close_step(now_s)
+            if step.ahead is None:
+                return effects
+        unserved = not step.filled or self.members.unserved_stages(1)
+        if unserved or self._former_sums.awaited(now_s):
+            return effects
         entries, servers = self.members.ready_count(0), self.members.ready_count()
         window = self._config.batch.window or step.pace.window(entries, servers)
-        return Effects([*step.launch(window, now_s)])
+        effects = effects or Effects()
+        effects.actions += step.launch(window, now_s)
+        return effects
 
     def _close_step(self, now_s: float) -> Effects | None:
         """Reduce a step of which every stage has counted all, or end the run after the last."""

@@ -75,6 +75,8 @@ class Incarnations:
         self._balance = records.balance
         self._suspensions = suspensions
         self._former_sums = former_sums
+        self._sums_outlive = not config.spot_check_share and not config.delay
+        """Whether sums outlive the incarnations that counted them."""
 
     def on_join(self, peer: bytes, join: Join, now_s: float) -> Effects:
         """A server opened its stream; answered by `Assign`, after the step if it is reducing."""
@@ -136,7 +138,7 @@ class Incarnations:
         Whoever lies could else have all others put out, by being the first to say so.
         """
         path = self._step.path(note.microbatch)
-        holder = self._step.ledger.holder(note.microbatch, stage)
+        holder = self._step.holder(note.microbatch, stage)
         false = holder if holder is not None and by in path and holder not in path else by
         handed = false in path
         ended = self.evict(false, CLASH, now_s) if handed else self.end_false(false, CLASH, now_s)
@@ -157,15 +159,29 @@ class Incarnations:
         do its work, it has no longer the next time, and gets none for a while.
         """
         effects = Effects()
-        for one in self._step.fences.overdue(now_s):
-            if not self._records.silence.may_come_back(one, now_s):
-                speaks = self._records.silence.speaks(one, now_s)
-                found = self._blame.on_breach(one, UNFENCED, now_s) if speaks else []
-                if not found:
-                    self._step.fences.on_timeout(one)
-                effects += Effects([*found], Change.BLAME)
-                effects += self.evict_dead(one, UNFENCED, now_s)
-        self._step.fences.wait_longer(now_s)
+        for fences in [batch.fences for batch in self._step.batches]:
+            for one in fences.overdue(now_s):
+                if not self._records.silence.may_come_back(one, now_s):
+                    speaks = self._records.silence.speaks(one, now_s)
+                    found = self._blame.on_breach(one, UNFENCED, now_s) if speaks else []
+                    if not found:
+                        fences.on_timeout(one)
+                    effects += Effects([*found], Change.BLAME)
+                    effects += self.evict_dead(one, UNFENCED, now_s)
+            fences.wait_longer(now_s)
+        return effects
+
+    def set_aside(self, now_s: float) -> Effects:
+        """End those whose sums hold what must not be counted; set that aside."""
+        effects = Effects()
+        condemned = self._blame.condemned()
+        for checks in [batch.result_checks for batch in self._step.batches]:
+            for one, why in checks.to_void(condemned, self._blame, now_s):
+                effects += self.evict(one, why, now_s)
+                effects.changes |= Change.BLAME
+            if guarded := checks.set_aside(now_s):
+                effects.actions += guarded
+                effects.changes |= Change.WORK
         return effects
 
     def end_misfits(self, now_s: float) -> Effects:
@@ -280,7 +296,7 @@ class Incarnations:
 
     def _suspend(self, member: Member, *, silent: bool) -> bool:
         """Return whether a member's sum is kept for a moment; one being decided stays as it is."""
-        if self._step.phase in (Phase.DECIDING, Phase.ENDED) or self._config.spot_check_share:
+        if self._step.phase in (Phase.DECIDING, Phase.ENDED) or not self._sums_outlive:
             return False
         one = member.incarnation
         if one not in self._step.ledger.counting:
@@ -345,7 +361,7 @@ class Incarnations:
                 return one
             effects += self._void(one, WITHOUT_ITS_SUM, now_s)
         told = self._former_sums.may_take(join)
-        if told is None or join.stage is None or self._config.spot_check_share:
+        if told is None or join.stage is None or not self._sums_outlive:
             return None
         takes = join.stage < self._config.stages and self._step.sums.takes(told, join.stage)
         return Incarnation(peer, told.incarnation) if takes else None

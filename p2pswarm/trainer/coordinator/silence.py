@@ -184,7 +184,7 @@ class Silence:
             return False
         if reduction is not None:
             return reduction.awaits(silent)
-        return silent in step.fences.silent or step.in_flight.all_launched
+        return step.awaits_promise(silent) or step.in_flight.all_launched
 
     def _replaceable(
         self, silent: Incarnation, spares: Callable[[int], Iterable[Incarnation]], now_s: float

@@ -129,7 +129,7 @@ def on_answer(
         case act.SendReduce() | act.SendCommit(), _ if order.message.observed is not None:
             _observed(coordinator, order, answer)
         case act.SendFence(), Fenced():
-            coordinator.on_fence_answer(to, answer.counted, now_s)
+            coordinator.on_fence_answer(to, answer.counted, now_s, order.message.step)
         case act.SendFence(), _:
             coordinator.on_stream_end(to, f"it did not answer a fence: {_failure(answer)}", now_s)
         case act.SendReduce(), Reduced():

@@ -1,7 +1,8 @@
-"""Microbatches under way: their attempts, paths and time limits, how many may be, what is next."""
+"""Microbatches under way: their attempts, paths and time limits, how many, which are fenced."""
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop, heappush
@@ -9,6 +10,8 @@ from heapq import heappop, heappush
 from p2pswarm.base.estimates import Window
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import Work
+from p2pswarm.run.messages.step import FencedWork
+from p2pswarm.trainer.members.membership import AnswerLimits
 
 TIMEOUT_FIRST_S = 120.0  # nothing is measured yet, and first passes are slow
 TIMEOUT_MIN_S = 10.0  # below this a pause of the garbage collector or the kernel would count
@@ -152,6 +155,11 @@ class InFlight:
         """A heap: time of the next launch, microbatch."""
         self._refused: list[tuple[int, int]] = []
         """A heap: its refusals below zero, microbatch."""
+
+    @property
+    def under_way(self) -> int:
+        """The number of jobs in the pipeline."""
+        return len(self._running)
 
     @property
     def finished(self) -> bool:
@@ -329,6 +337,134 @@ def _is_fresh(job: MicrobatchJob) -> bool:
     return job.phase is JobPhase.WAITING and job.not_before_s == NEVER_S
 
 
+FENCE_S = 10.0  # an event loop answers at once; a lost packet or two may come in between
+FENCE_NEWCOMER_S = 3.0  # of one that has yet to prove itself: it holds little, and all wait
+FENCE_MAX_S = 60.0  # of one that was slow before: a link that is full for so long carries nothing
+FENCE_BATCH = 1024  # the limit of `Fence.work`
+
+
+class Fences:
+    """Attempts that are being given up, round by round, and who has not yet promised.
+
+    A round may also be a probe: nothing is given up, but a member that does not answer counts as
+    gone. Rounds do not overlap. While a member has not answered, no newcomer is made ready: that
+    member could still push a fenced attempt to the newcomer, which was never asked. A suspended
+    one, which is waited for too, cannot: it is told of no newcomers any more.
+    """
+
+    def __init__(self, limits: AnswerLimits) -> None:
+        self._limits = limits
+        self._newcomers: frozenset[Incarnation] = frozenset()
+        """Those of the round that have less time."""
+        self._next: dict[int, MicrobatchJob] = {}
+        self._probe = False
+        self._open: dict[int, MicrobatchJob] | None = None
+        self._silent: dict[Incarnation, float] = {}
+        """Time at which each member is overdue that has not answered."""
+        self._absent: dict[Incarnation, None] = {}
+        """Members that cannot be asked, and whose promise every round needs."""
+        self._begun_s = 0.0
+        self.deadline_s = math.inf
+        """Time to ask which members are overdue."""
+
+    @property
+    def asking(self) -> bool:
+        """True if a member that was asked in the open round has not answered."""
+        return any(one not in self._absent for one in self._silent)
+
+    @property
+    def due(self) -> bool:
+        """True if the next round is to be opened."""
+        return self._open is None and not self.idle
+
+    @property
+    def idle(self) -> bool:
+        """True if there is nothing to fence, now or next."""
+        return self._open is None and not self._next and not self._probe
+
+    @property
+    def silent(self) -> list[Incarnation]:
+        """The members that have not answered the round."""
+        return list(self._silent)
+
+    def unsure(self, job: MicrobatchJob) -> bool:
+        """Return whether somebody may still count an attempt of it that was given up."""
+        return job.microbatch in self._next or job.microbatch in (self._open or {})
+
+    def add(self, job: MicrobatchJob) -> None:
+        """Give up the running attempt of a job: it is fenced in the next round."""
+        job.phase = JobPhase.FENCING
+        self._next[job.microbatch] = job
+
+    def probe(self) -> None:
+        """Open the next round even if there is nothing to fence."""
+        self._probe = True
+
+    def limit_s(self, one: Incarnation) -> float:
+        """Return how long a member may take to answer."""
+        limit_s = self._limits.limit_s(one.peer)
+        return FENCE_NEWCOMER_S if one in self._newcomers and limit_s <= FENCE_S else limit_s
+
+    def begin(
+        self,
+        incarnations: list[Incarnation],
+        now_s: float,
+        newcomers: Iterable[Incarnation] = (),
+    ) -> tuple[FencedWork, ...]:
+        """Open a round over `incarnations`; returns what to tell each of them."""
+        self._newcomers = frozenset(newcomers)
+        self._probe = False
+        self._open = dict(list(self._next.items())[:FENCE_BATCH])
+        for microbatch in self._open:
+            del self._next[microbatch]
+        self._silent = {one: now_s + self.limit_s(one) for one in incarnations}
+        self._silent |= dict.fromkeys(self._absent, math.inf)
+        self._begun_s, self.deadline_s = now_s, min(self._silent.values(), default=now_s)
+        return tuple(FencedWork(job.microbatch, job.attempt) for job in self._open.values())
+
+    def overdue(self, now_s: float) -> list[Incarnation]:
+        """The members that should have answered by now."""
+        return [one for one, due_s in self._silent.items() if now_s >= due_s]
+
+    def wait_longer(self, now_s: float) -> None:
+        """Give the members that are overdue and may still answer more time."""
+        for one in self.overdue(now_s):
+            self._silent[one] = now_s + self.limit_s(one)
+        if self._open is not None:
+            self.deadline_s = min(self._silent.values(), default=now_s)
+
+    def suspend(self, incarnation: Incarnation) -> None:
+        """A member cannot be asked now: wait for it, in the open round and in all that follow."""
+        self._absent[incarnation] = None
+        if incarnation in self._silent:
+            self._silent[incarnation] = math.inf
+            self.deadline_s = min(self._silent.values())
+
+    def on_timeout(self, incarnation: Incarnation) -> None:
+        """A member did not answer in time: its peer has longer the next time."""
+        self._limits.on_timeout(incarnation.peer)
+
+    def on_answer(self, incarnation: Incarnation, now_s: float) -> bool:
+        """An incarnation has promised; True if it was asked."""
+        asked = self.on_promise(incarnation)
+        if asked:
+            self._limits.on_answer(incarnation.peer, now_s - self._begun_s)
+        return asked
+
+    def on_promise(self, incarnation: Incarnation) -> bool:
+        """An incarnation has promised, or has ended; True if it was asked."""
+        self._absent.pop(incarnation, None)
+        return self._silent.pop(incarnation, None) is not None
+
+    def settle(self) -> list[MicrobatchJob]:
+        """The jobs of a round that all members have answered; reading closes the round."""
+        if self._silent or self._open is None:
+            return []
+        settled, self._open = self._open, None
+        self.deadline_s = math.inf
+        return [job for job in settled.values() if job.phase is JobPhase.FENCING]
+
+
 WINDOW_PER_ENTRY = 4  # a server of stage 0 computes one while three are on the wire
 WINDOW_PER_SERVER = 2  # deep pipelines: each server computes one while one is on its way there
 MARGIN, MARGIN_LEAST = 3.5, 1.5  # with 4, queues at the end of a step; bench/busy_share.py
@@ -375,15 +511,21 @@ class LaunchPace:
         self._short = False
         """True if one has computed a graph again in this step."""
 
-    def begin(self) -> None:
-        """The next step begins: choose from what was measured in the last."""
+    def begin(self, *, loaded: bool = False) -> None:
+        """The next step begins: choose from what was measured in the last.
+
+        `loaded`: some of it is under way already, so its first ones find queues. Then the times of
+        the last step that began without any are kept.
+        """
         margin = self._margin * (SHRINK if self._short else REGROW)
         self._margin = max(MARGIN_LEAST, min(MARGIN, margin))
         measured = self._measured()
         if measured is not None:
             before = self._chosen or measured
             self._chosen = min(max(measured, before / CHANGE_MAX), before * CHANGE_MAX)
-        self._took_s, self._finished_s, self._short = [], [], False
+        self._finished_s, self._short = [], False
+        if not loaded:
+            self._took_s = []
 
     def on_completion(self, launched_s: float, now_s: float) -> None:
         """All stages have counted a microbatch that was launched then."""

@@ -7,6 +7,7 @@ Source:  docs/training.md, "A gradient that is not finite"; docs/spot_checks.md.
 import hashlib
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from p2pswarm.run.member_view import Incarnation
@@ -39,7 +40,8 @@ class Quarantine:
     def __init__(self, microbatches: int) -> None:
         """`microbatches`: of a step."""
         self._size = microbatches
-        self._here: list[int] = []
+        self._here: dict[int, list[int]] = {}
+        """By step: with a delay the next one is under way, too."""
         self._steps = 0
         """Steps in a row, up to the last decided one, each with a microbatch set aside."""
         self.hopeless: str | None = None
@@ -50,17 +52,19 @@ class Quarantine:
         if aside.held_out:
             return  # nothing is trained on it
         step, reason = aside.step, aside.reason
-        self._here.append(aside.microbatch)
-        if len(self._here) > most_in_step(self._size):
-            count = f"{len(self._here)} of the {self._size} microbatches of step {step}"
+        here = self._here.setdefault(step, [])
+        here.append(aside.microbatch)
+        if len(here) > most_in_step(self._size):
+            count = f"{len(here)} of the {self._size} microbatches of step {step}"
             self.hopeless = f"{count} are not finite on any server: {reason}"
         elif self._steps + 1 > STEPS_MAX:
             row = f"{STEPS_MAX + 1} steps in a row have a microbatch that is not finite"
             self.hopeless = f"{row}: {reason}"
 
-    def on_decision(self) -> tuple[int, ...]:
+    def on_decision(self, step: float = math.inf) -> tuple[int, ...]:
         """The step is over; what was set aside in it, in order."""
-        here, self._here = tuple(sorted(self._here)), []
+        over = [number for number in self._here if number <= step]
+        here = tuple(sorted(m for number in over for m in self._here.pop(number)))
         self._steps = self._steps + 1 if here else 0
         return here
 
@@ -344,9 +348,14 @@ class ResultChecks:
         if job in self._condemned:
             self._condemned.remove(job)
 
-    def to_void(self, blame: Blame, now_s: float) -> list[tuple[Incarnation, str]]:
-        """Return whose incarnation must end because of what its sum holds, and why."""
-        for microbatch in blame.condemned():
+    def to_void(
+        self, condemned: Iterable[int], blame: Blame, now_s: float
+    ) -> list[tuple[Incarnation, str]]:
+        """Return whose incarnation must end because of what its sum holds, and why.
+
+        `condemned`: microbatches that are not finite on any path, also of another step.
+        """
+        for microbatch in condemned:
             job = self._jobs.job(microbatch)
             if job is not None and not job.condemned:
                 job.condemned = True

@@ -132,13 +132,19 @@ class WorkStealing:
         self.next_look_s = math.inf
         """Time to ask what is stalled; infinite while nobody has anything."""
 
-    def begin(self) -> None:
-        """The next step begins."""
+    def begin(self, *, loaded: bool = False) -> None:
+        """The next step begins; `loaded`: some of it is under way already."""
         self._moved.clear()
+        self._stalls.clear()
+        if loaded:
+            there = {one for held in self._held.values() for one in held.servers.values()}
+            self._finished_s = {o: at_s for o, at_s in self._finished_s.items() if o in there}
+            self._returned_s = {o: at_s for o, at_s in self._returned_s.items() if o in there}
+            self._pace_s = {o: took_s for o, took_s in self._pace_s.items() if o in there}
+            return
         self._held.clear()
         self._finished_s.clear()
         self._returned_s.clear()
-        self._stalls.clear()
         self._pace_s.clear()
         self.next_look_s = math.inf
 

@@ -91,6 +91,20 @@ def test_plan_is_printed_and_written_as_json_settings_and_picture(tmp_path, caps
             assert server.network.bulk_connections == found["connections"][name]
 
 
+@pytest.mark.parametrize(
+    ("delay", "says"),
+    [(0, "run.delay = 1 would let steps overlap: "), (1, "with run.delay = 1: ")],
+)
+def test_plan_says_what_a_delay_brings_and_costs(tmp_path, capsys, delay, says):
+    text = AWS + OREGON + TOKYO + f"[plan]\nstages = [2]\n[run]\ndelay = {delay}\n" + MODEL
+
+    assert plan(tmp_path, text) == 0
+
+    (line,) = (line for line in capsys.readouterr().out.split("\n") if "run.delay" in line)
+    assert line.strip().startswith(says)
+    assert "% speed, for 3 to 6 % more loss at equal steps" in line
+
+
 @pytest.mark.full
 def test_example_is_a_file_that_can_be_planned(tmp_path, capsys):
     assert cli.main(["plan", "--example"]) == 0
@@ -230,6 +244,9 @@ def test_a_stage_that_has_both_ends_has_a_tied_tensor_once():
         ({"precision": "bf16", "weight_storage": "bf16"}, 18),  # weights of two, and no copy
         ({"optimizer": OptimizerConfig(average_decay=0.9)}, 24),
         ({"model": ModelConfig(dtype="float64")}, 40),
+        ({"delay": 1}, 32),  # the version before, the last update, another sum
+        ({"delay": 1, "delay_correction": False}, 28),
+        ({"delay": 1, "precision": "bf16"}, 36),  # each version has a copy
     ],
 )
 def test_a_plan_counts_the_memory_that_the_settings_take(settings, nbytes):

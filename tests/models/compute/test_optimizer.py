@@ -98,7 +98,7 @@ def test_pieces_of_different_versions_become_the_state_that_a_commit_makes_of_th
     monkeypatch.setattr(flat_layout, "ROW_BLOCK_VALUES", block_values)
     flat, optimizer = stage()
     other, following = stage()
-    state, copy = TorchState(flat, optimizer, PIECE), TorchState(other, following, PIECE)
+    state, copy = TorchState(flat, [optimizer], PIECE), TorchState(other, [following], PIECE)
     updates = [Update(n, scale, 1e-2) for n in (1, 2, 3)]
     gradients = [sums_of(flat, n) for n in (1, 2, 3)]
 

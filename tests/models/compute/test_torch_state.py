@@ -24,7 +24,7 @@ def stage(average_decay=0.0):
     flat = FlatParameters(run, range(4), CPU)
     flat.draw()
     optimizer = AdamW(run.optimizer, flat, chunk_values=300)
-    return flat, optimizer, TorchState(flat, optimizer, PIECE)
+    return flat, optimizer, TorchState(flat, [optimizer], PIECE)
 
 
 def sums_of(flat, seed):

@@ -169,7 +169,7 @@ def test_pieces_of_different_versions_become_what_commits_make_of_the_whole(opti
     run = replace(RUN, optimizer=optimizer)
     flat, other = flat_of(run), flat_of(run)
     rule = optimizer_of(run.optimizer, flat)
-    state, copy = (TorchState(x, optimizer_of(run.optimizer, x), 1000) for x in (flat, other))
+    state, copy = (TorchState(x, [optimizer_of(run.optimizer, x)], 1000) for x in (flat, other))
     updates = [Update(n, 0.5, 1e-3) for n in (1, 2, 3)]
     sums = [TorchSums(flat.sum_N, "raw") for _ in updates]
     came = {}

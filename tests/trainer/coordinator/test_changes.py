@@ -30,9 +30,10 @@ def play(world: World, replicas: int) -> None:
     world.run(until_s=600.0)
 
 
+@pytest.mark.parametrize("delay", [0, 1])
 @pytest.mark.parametrize("seed", range(12))
-def test_a_rule_that_is_not_asked_has_nothing_to_do(seed: int):
-    world = World(seed, stages=1 + seed % 3, steps=8, microbatches=6)
+def test_a_rule_that_is_not_asked_has_nothing_to_do(seed: int, delay: int):
+    world = World(seed, stages=1 + seed % 3, steps=8, microbatches=6, delay=delay)
     world.coordinator = ThoroughCoordinator(world.config, RUN)
     world.poison = {6 * step + seed % 6: seed % world.config.stages for step in (1, 4)}
 

@@ -8,15 +8,18 @@ from trainer.toy_swarm import World
 NAMES_MAX = 255  # a toy server's name is a byte
 
 
-def swarm(seed: int, *, stages: int = 2, replicas: int = 2, steps: int = 6) -> World:
-    world = World(seed, stages=stages, steps=steps, microbatches=6)
+def swarm(
+    seed: int, *, stages: int = 2, replicas: int = 2, steps: int = 6, delay: int = 0
+) -> World:
+    world = World(seed, stages=stages, steps=steps, microbatches=6, delay=delay)
     for name in range(1, stages * replicas + 1):
         world.start(name)
     return world
 
 
-def test_a_calm_run_launches_every_microbatch_once():
-    world = swarm(seed=1)
+@pytest.mark.parametrize("delay", [0, 1])
+def test_a_calm_run_launches_every_microbatch_once(delay: int):
+    world = swarm(seed=1, delay=delay)
 
     world.run()
 
@@ -61,10 +64,13 @@ def copies(world: World, stage: int) -> list[Server]:
 
 
 # In 155 and 214 a sum is voided whose microbatch a fence, still under way, has shown to be counted.
+@pytest.mark.parametrize("delay", [0, 1])
 @pytest.mark.parametrize("seed", core_of([*range(60), 155, 214], [*range(20), 155, 214]))
-def test_whatever_dies_or_freezes_nothing_is_lost_or_doubled_and_the_run_goes_on(seed: int):
+def test_whatever_dies_or_freezes_nothing_is_lost_or_doubled_and_the_run_goes_on(
+    seed: int, delay: int
+):
     """World.check compares the real sums at each commit with the whole batch."""
-    world = swarm(seed, stages=1 + seed % 3, replicas=3, steps=8)
+    world = swarm(seed, stages=1 + seed % 3, replicas=3, steps=8, delay=delay)
     world.failure_share = 0.03
     world.later(3.0, cause_trouble, world)
 
@@ -78,10 +84,11 @@ def test_whatever_dies_or_freezes_nothing_is_lost_or_doubled_and_the_run_goes_on
         assert [d.step for d in world.done] == list(range(8))
 
 
+@pytest.mark.parametrize("delay", [0, 1])
 @pytest.mark.parametrize("seed", core_of(range(40), range(14)))
-def test_what_is_not_finite_anywhere_is_in_no_sum_and_all_else_is_in_one(seed: int):
+def test_what_is_not_finite_anywhere_is_in_no_sum_and_all_else_is_in_one(seed: int, delay: int):
     stages = 1 + seed % 3
-    world = swarm(seed, stages=stages, replicas=1 + seed % 2, steps=8)
+    world = swarm(seed, stages=stages, replicas=1 + seed % 2, steps=8, delay=delay)
     world.poison = {6 * step + seed % 6: (seed + step) % stages for step in (1, 2, 5)}
     if seed % 4:
         world.failure_share = 0.03
@@ -97,10 +104,11 @@ def test_what_is_not_finite_anywhere_is_in_no_sum_and_all_else_is_in_one(seed: i
     assert aside == sorted(world.poison)
 
 
+@pytest.mark.parametrize("delay", [0, 1])
 @pytest.mark.parametrize("seed", core_of(range(40), range(14)))
-def test_a_commit_that_reaches_nobody_is_sent_again(seed: int):
+def test_a_commit_that_reaches_nobody_is_sent_again(seed: int, delay: int):
     """All links break with every third decision; no server dies, so every step is done."""
-    world = swarm(seed, stages=1 + seed % 3, replicas=1 + seed % 2, steps=10)
+    world = swarm(seed, stages=1 + seed % 3, replicas=1 + seed % 2, steps=10, delay=delay)
     world.failure_share, world.lost_share, world.refusal_share = 0.02, 0.35, 0.5
 
     world.run(until_s=3000.0)

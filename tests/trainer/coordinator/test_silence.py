@@ -19,7 +19,7 @@ from p2pswarm.trainer.coordinator.silence import (
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.members.probation import Probation
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.step import FENCE_S
+from p2pswarm.trainer.step.in_flight import FENCE_S
 
 LONG = RunConfig(stages=1, steps=2, batch=BatchConfig(microbatches=999, evaluate_every=0))
 

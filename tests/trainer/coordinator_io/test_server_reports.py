@@ -85,7 +85,7 @@ class Ears(Coordinator):
 @pytest.mark.parametrize(
     ("order", "answer", "heard"),
     [
-        (FENCE, Fenced((7,)), ("on_fence_answer", TO, (7,))),
+        (FENCE, Fenced((7,)), ("on_fence_answer", TO, (7,), 5.0, FENCE.message.step)),
         (FENCE, LinkLost("gone"), ("on_stream_end", TO, "it did not answer a fence: gone")),
         (REDUCE, REDUCED, ("on_reduction", TO, 2, REDUCED)),
         (REDUCE, LinkLost("gone"), ("on_reduction_failure", TO, 2, "gone")),

@@ -22,12 +22,12 @@ from p2pswarm.trainer.step.in_flight import (
     TIMEOUT_MIN_S,
     USUAL_MAX_S,
     AttemptTimeout,
+    Fences,
     InFlight,
     JobPhase,
     LaunchPace,
     MicrobatchJob,
 )
-from p2pswarm.trainer.step.step import Fences
 
 ANN, BOB, CARL = (Incarnation(name * 32, number) for number, name in enumerate((b"a", b"b", b"c")))
 
@@ -442,6 +442,20 @@ def test_the_window_comes_to_a_few_times_what_is_in_flight_by_little_and_stays_t
     assert 0.8 * least <= windows[-1]
     assert windows[-1] <= max(1.3 * MARGIN * rate * (alone_s + served) + 1, 2 * entries)
     assert max(windows) <= max(most, 16 * entries)
+
+
+def test_queues_of_a_step_that_overlaps_another_do_not_widen_the_window():
+    """The first microbatches of such a step wait for others, so they tell nothing."""
+    pace, now_s, windows = LaunchPace(), 0.0, []
+    pace.window(1, 4)
+    for step in range(8):
+        for _ in range(64):
+            now_s += 1.0
+            pace.on_completion(now_s - (4.0 if step == 0 else windows[-1]), now_s)
+        pace.begin(loaded=True)
+        windows.append(pace.window(1, 4))
+
+    assert windows[-1] == windows[1]
 
 
 def test_before_a_step_was_measured_all_servers_have_something():

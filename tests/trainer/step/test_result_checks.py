@@ -186,6 +186,16 @@ def test_a_step_without_any_begins_the_row_anew():
     assert quarantine.hopeless is None
 
 
+def test_what_is_set_aside_of_the_next_step_does_not_count_in_this_one():
+    quarantine = Quarantine(8)
+    quarantine.add(aside(0, 3))
+    quarantine.add(aside(1, 9))
+
+    assert quarantine.hopeless is None
+    assert quarantine.on_decision(0) == (3,)
+    assert quarantine.on_decision(1) == (9,)
+
+
 def test_held_out_batches_do_not_count_against_a_run():
     quarantine = Quarantine(8)
     for number in range(20):
