@@ -32,6 +32,7 @@ from p2pswarm.run.messages.microbatch import Receipt
 SEARCH_S = 60.0  # how long to look for a server that takes it; then the trainer decides
 UNREACHABLE_S = 2.0  # as long, if nobody can be reached: another server of our stage may reach one
 
+UNGRANTED_S = 1.0  # a push that is taken back then was at a server that does not answer
 BUSY_LEAST_S, BUSY_MAX_S = 0.01, 5.0  # what is believed of a server that is full, as it says itself
 
 
@@ -118,6 +119,9 @@ class Candidates:
 
     def lost(self, peer: bytes, now_s: float) -> None:
         """A server cannot be reached."""
+
+    def ungranted(self, peer: bytes, now_s: float) -> None:
+        """A push was taken from a server that had not answered for `UNGRANTED_S`."""
 
     def nobody_reached(self, _now_s: float) -> bool:
         """Return whether no server was reached the last time, by this push or by another."""
@@ -253,6 +257,8 @@ class PushProgress:
 
     def ended(self, now_s: float) -> None:
         """The push to the server that was asked is over, or was cancelled."""
+        if self.state is PushState.ASKED and now_s >= self._asked_s + UNGRANTED_S:
+            self._learning.ungranted(self._peer, now_s)
         if self.state is PushState.SENT:
             self._learning.unanswered(self._peer, now_s - self._started_s)
         self._learning.over(self._peer, self._asked_s)

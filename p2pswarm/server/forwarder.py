@@ -22,6 +22,7 @@ from p2pswarm.server.boundary_cache import WorkItem
 from p2pswarm.server.member_session import MemberSession
 from p2pswarm.server.work_plan import (
     Direction,
+    GrantWait,
     Metas,
     OutgoingBundle,
     edge_to,
@@ -74,6 +75,35 @@ class _PendingBundle:
             self.outgoing.failed(error)
             raise
         self.outgoing.taken()
+
+    @contextmanager
+    def waiting(self, wait: GrantWait) -> Iterator[None]:
+        """Tell the trainer, once it is computed, if it waits for a server."""
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle | None = None
+
+        def plan() -> None:
+            nonlocal timer
+            if (due_s := wait.next_deadline_s()) is not None:
+                timer = loop.call_at(due_s, due)
+
+        def due() -> None:
+            if (note := wait.on_deadline(loop.time())) is not None:
+                self._session.note(note)
+            plan()
+
+        def computed(_made: asyncio.Future[Bundle]) -> None:
+            wait.on_result(loop.time())
+            plan()
+
+        self._made.add_done_callback(computed)
+        try:
+            yield
+        finally:
+            self._made.remove_done_callback(computed)
+            wait.on_end()
+            if timer is not None:
+                timer.cancel()
 
     async def encoded(self, to: MemberRecord) -> list[EncodedTensor]:
         """The bundle as it goes to one peer, once it is computed."""
@@ -163,17 +193,21 @@ class Forwarder:
         if keeper is not None and self._is_broken(keeper.peer):
             keeper = None
 
+        wait = GrantWait()
+
         async def push_once(member: MemberRecord, progress: PushProgress) -> None:
             metas = metas_of(first) + await pending.metas(member)
             keepers = keepers_for(item.push.keepers, stage + 1, asked=progress.asks_keeper)
             push = replace(item.push, stage=stage + 1, tensors=metas, keepers=keepers)
 
             async def load() -> Sequence[EncodedTensor]:
+                wait.on_end()
                 session.note(handed(push, member))
                 encoded = [*first, *await pending.encoded(member)]
                 session.scheduler.handed(item.key, member.peer)
                 return encoded
 
+            wait.on_request(handed(push, member))
             session.scheduler.handed(item.key, member.peer)  # inline tensors go before a grant
             with pending.settled():
                 await self._pusher.push(member, push, load, progress)
@@ -184,7 +218,8 @@ class Forwarder:
 
         nobody = f"nobody serves stage {stage + 1}"
         changed = session.view_changed
-        return await push_to_any(session.router, nobody, changed, push_once, keeper)
+        with pending.waiting(wait):
+            return await push_to_any(session.router, nobody, changed, push_once, keeper)
 
     async def _back(self, item: WorkItem, pending: _PendingBundle) -> str | None:
         session = self._session

@@ -5,7 +5,7 @@ Errors:  NotServing or Busy for a sender that is not next to this stage; NotServ
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from p2pswarm.base.errors import Busy, DialFailed, NotComputed, NotServing, Refused, SwarmError
@@ -184,6 +184,9 @@ def cut_short(push: Push, left: ClosedSum | None) -> SwarmError:
     return Refused(said) if unsure else NotServing(said)
 
 
+NOBODY_ANSWERS = "nothing comes from the servers of the next stage"
+
+
 def refuse_cut_off(
     push: Push, onward: Sequence[MemberRecord], is_broken: Callable[[bytes], bool]
 ) -> None:
@@ -194,7 +197,7 @@ def refuse_cut_off(
     """
     cut_off = bool(onward) and all(is_broken(member.peer) for member in onward)
     if cut_off and push.work != Work.BACKWARD:
-        raise NotServing("nothing comes from the servers of the next stage")
+        raise NotServing(NOBODY_ANSWERS)
 
 
 def undelivered(push: Push, reason: str, obstacle: Obstacle = Obstacle.ROAD) -> Undelivered:
@@ -342,3 +345,41 @@ def edge_to(member: MemberRecord) -> EdgeKey:
 def handed(push: Push, to: MemberRecord) -> Handed:
     """The trainer's news before the bytes go to the next server."""
     return Handed(push.step, push.microbatch, push.attempt, to.peer, to.incarnation)
+
+
+WAIT_TOLD_S = 0.5  # a grant takes a round trip; others are waited for less than a stall takes
+
+
+class GrantWait:
+    """A microbatch that is to be pushed to the next stage: when the trainer hears that it waits.
+
+    A server that was asked may be dead. Else the time until that is found would count as slowness
+    of this server, which has computed long ago.
+    """
+
+    def __init__(self) -> None:
+        self._asked: Handed | None = None
+        self._due_s: float | None = None
+
+    def on_request(self, asked: Handed) -> None:
+        """A server is asked for a grant; `asked`: what the trainer hears when it gives one."""
+        self._asked = asked
+
+    def on_result(self, now_s: float) -> None:
+        """The microbatch is computed."""
+        self._due_s = now_s + WAIT_TOLD_S
+
+    def next_deadline_s(self) -> float | None:
+        """Return when to call `on_deadline`; None: never."""
+        return self._due_s
+
+    def on_deadline(self, now_s: float) -> Handed | None:
+        """Return what to tell the trainer now, once, if a server was asked by now."""
+        if self._due_s is None or now_s < self._due_s:
+            return None
+        self._due_s = now_s + WAIT_TOLD_S if self._asked is None else None
+        return replace(self._asked, granted=False) if self._asked is not None else None
+
+    def on_end(self) -> None:
+        """A server takes it, or nobody does: there is nothing more to say."""
+        self._due_s = None

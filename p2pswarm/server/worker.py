@@ -26,6 +26,7 @@ from p2pswarm.server.member_session import MemberSession
 from p2pswarm.server.note_queue import GradientReturns
 from p2pswarm.server.scheduler import WorkInputs
 from p2pswarm.server.work_plan import (
+    NOBODY_ANSWERS,
     Made,
     WorkPlan,
     bundle_in,
@@ -88,6 +89,8 @@ class Worker:
         scheduler, sender = session.scheduler, stream.peer.raw
         refuse_stranger(push, sender, session.trainer.peer, session.members.record(sender))
         refuse_cut_off(push, session.members.ready(scheduler.stage + 1), self._is_broken)
+        if push.work != Work.BACKWARD and session.router.nobody_reached(loop.time()):
+            raise NotServing(NOBODY_ANSWERS)
         item = scheduler.admit(push, sender)
         try:
             keys = scheduler.expected.keys(push)

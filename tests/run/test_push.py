@@ -20,8 +20,15 @@ from p2pswarm.base.errors import (
 from p2pswarm.run.member_view import MemberView, view_parts
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.microbatch import Receipt
-from p2pswarm.run.push import BUSY_MAX_S, MOVES, OnlyPeer, PushProgress, PushState
-from p2pswarm.run.router import AVOID_FIRST_S, REFUSED_S, Router
+from p2pswarm.run.push import (
+    BUSY_MAX_S,
+    MOVES,
+    UNGRANTED_S,
+    OnlyPeer,
+    PushProgress,
+    PushState,
+)
+from p2pswarm.run.router import AVOID_FIRST_S, REFUSED_S, UNGRANTED_PAUSE_S, Router
 
 RECEIPT = Receipt(0.1, 0.2)
 NOBODY = "nobody serves stage 1"
@@ -377,3 +384,52 @@ def test_a_gradient_is_offered_again_soon_however_long_its_server_says_that_it_i
 
     assert progress.choose(1.0) is None
     assert progress.next_deadline_s() == 1.0 + BUSY_MAX_S
+
+
+def test_a_server_that_has_not_granted_when_the_push_is_taken_back_is_left_alone():
+    """It is taken back where another could do it: the server may be dead, or its road broken."""
+    candidates = router(FIRST, SECOND)
+    progress = PushProgress(candidates, NOBODY, 0.0)
+    one = asked(progress)
+
+    progress.ended(UNGRANTED_S)
+
+    (other,) = {FIRST.peer, SECOND.peer} - {one.peer}
+    for _ in range(4):
+        again = PushProgress(candidates, NOBODY, UNGRANTED_S)
+        assert asked(again, UNGRANTED_S).peer == other
+    assert not candidates.nobody_reached(UNGRANTED_S)
+
+
+def test_a_lone_server_that_does_not_grant_is_as_good_as_nobody_for_a_moment():
+    candidates = router(FIRST)
+    progress = PushProgress(candidates, NOBODY, 0.0)
+    asked(progress)
+
+    progress.ended(UNGRANTED_S)
+
+    assert candidates.nobody_reached(UNGRANTED_S)
+    assert not candidates.nobody_reached(UNGRANTED_S + UNGRANTED_PAUSE_S)
+
+
+def test_a_push_that_is_taken_back_at_once_says_nothing_of_its_server():
+    candidates = router(FIRST)
+    progress = PushProgress(candidates, NOBODY, 0.0)
+    asked(progress)
+
+    progress.ended(UNGRANTED_S / 2)
+
+    assert not candidates.nobody_reached(UNGRANTED_S / 2)
+
+
+def test_a_server_that_did_not_grant_again_and_again_is_tried_as_soon_as_the_first_time():
+    """It was stopped, and goes on: who waits ever longer would not see that."""
+    candidates, now_s = router(FIRST), 0.0
+    for _ in range(9):
+        progress = PushProgress(candidates, NOBODY, now_s)
+        asked(progress, now_s)
+        now_s += UNGRANTED_S
+        progress.ended(now_s)
+        now_s += UNGRANTED_PAUSE_S
+
+    assert not candidates.nobody_reached(now_s)

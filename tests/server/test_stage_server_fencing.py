@@ -122,6 +122,27 @@ def test_a_fence_ends_what_is_being_handed_on():
     assert virtual(main) == ([], [])
 
 
+def test_a_server_says_that_it_waits_for_one_that_stands_still():
+    """What it has computed would else count as its own slowness."""
+
+    async def main():
+        async with swarm() as r:
+            await r.ready_servers(2, 3)
+            (first,), (last,) = r.trainer.of_stage(0), r.trainer.of_stage(1)
+            stopped = r.servers[last.contact.peer.raw]
+            r.world.freeze(stopped._context.rpc)
+            await r.trainer.push(first, 0)
+            await r.trainer.until(lambda: r.trainer.notes(Handed))
+            r.world.thaw(stopped._context.rpc)
+            record = last.record
+            return r.trainer.notes(Handed), Handed(
+                0, 0, 0, record.peer, record.incarnation, granted=False
+            )
+
+    told, expected = virtual(main)
+    assert told == [expected]
+
+
 def test_fences_of_a_former_incarnation_are_refused():
     async def main():
         async with swarm() as r:

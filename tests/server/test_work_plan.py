@@ -31,7 +31,9 @@ from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.server.scheduler import WorkInputs
 from p2pswarm.server.work_plan import (
     UNKNOWN_RETRY_S,
+    WAIT_TOLD_S,
     Direction,
+    GrantWait,
     OutgoingBundle,
     SizeForecast,
     StageCall,
@@ -378,3 +380,40 @@ def test_the_trainer_is_told_which_incarnation_takes_a_microbatch():
     assert metas_of(encoded) == ()
     assert handed(push(3, 2), to) == Handed(0, 3, 2, b"p" * 32, 7)
     assert edge_to(to) == (b"p" * 32, 7)
+
+
+def waiting() -> GrantWait:
+    """A microbatch that is computed at 0, and that a server was asked to take."""
+    wait = GrantWait()
+    wait.on_request(Handed(0, 3, 2, b"p" * 32, 7))
+    wait.on_result(0.0)
+    return wait
+
+
+def test_the_trainer_is_told_once_that_a_computed_microbatch_waits_for_a_server():
+    wait = waiting()
+
+    assert wait.next_deadline_s() == WAIT_TOLD_S
+    assert wait.on_deadline(WAIT_TOLD_S - 0.1) is None
+    assert wait.on_deadline(WAIT_TOLD_S) == Handed(0, 3, 2, b"p" * 32, 7, granted=False)
+    assert wait.next_deadline_s() is None
+    assert wait.on_deadline(10.0) is None
+
+
+def test_the_trainer_is_told_nothing_of_a_microbatch_that_is_granted_or_still_computed():
+    granted, computed = waiting(), GrantWait()
+    granted.on_end()
+    computed.on_request(Handed(0, 3, 2, b"p" * 32, 7))
+
+    for wait in (granted, computed):
+        assert wait.next_deadline_s() is None
+        assert wait.on_deadline(10.0) is None
+
+
+def test_a_microbatch_for_which_nobody_was_asked_yet_is_told_of_later():
+    wait = GrantWait()
+    wait.on_result(0.0)
+
+    assert wait.on_deadline(WAIT_TOLD_S) is None
+    wait.on_request(Handed(0, 3, 2, b"p" * 32, 7))
+    assert wait.on_deadline(2 * WAIT_TOLD_S) == Handed(0, 3, 2, b"p" * 32, 7, granted=False)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from p2pswarm.net.wire.message import Message, Range, Size, message
+from p2pswarm.net.wire.message import Message, Range, Size, Trailing, message
 from p2pswarm.run.messages.field_limits import (
     STAGES_MAX,
     Attempt,
@@ -38,13 +38,15 @@ SketchNumbers = Annotated[tuple[float, ...], Size(16)]
 @message(56)
 @dataclass(frozen=True, slots=True)
 class Handed(Message):
-    """The next server took a microbatch from this one."""
+    """The next server took a microbatch from this one, or has yet to say whether it does."""
 
     step: Step
     microbatch: Microbatch
     attempt: Attempt
     peer: Peer
     incarnation: IncarnationNumber
+    granted: Annotated[bool, Trailing()] = True
+    """False: it is computed here, and has waited for the next server's grant for a moment."""
 
 
 @message(57)

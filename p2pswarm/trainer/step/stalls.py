@@ -5,7 +5,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import MEMBERS_MAX
 from p2pswarm.trainer.members.membership import Member
 from p2pswarm.trainer.step.in_flight import MEASURED, MicrobatchJob
 
@@ -20,6 +22,8 @@ STALLED_MOST = (
 )
 NAMED_MIN = 2  # servers that finish nothing of what one member says that they have
 STALLED_LEAST_S = 1.0  # below this a pause of the garbage collector or the kernel would count
+BELIEVED_S = 10.0  # a server finds within 8 s that nothing comes from another
+BELIEVED_AGAIN_S = 600.0  # so whoever says falsely that it waits wins a sixtieth of the time
 STALLED_FIRST_S = 2.0  # while a stage is not measured: first passes are slow
 
 
@@ -36,6 +40,8 @@ class _Holding:
     """The member that says so; None: the trainer."""
     returning: bool = False
     """True once a stage has computed the gradient."""
+    waits: bool = False
+    """True if its holder has computed it, and waits for a server of the next stage."""
     servers: dict[int, Incarnation] = field(default_factory=dict)
     """By their stages."""
 
@@ -51,8 +57,9 @@ class StalledJob:
     """For how long its holder has had it, or has finished nothing."""
     teller: Incarnation | None = None
     """The member that says that the holder has it; None: the trainer."""
-    early: bool = False
-    """Its holder gets on, but has so many that it would finish this one too late."""
+    blameless: bool = False
+    """Its holder gets on, but has so many that it would finish this one too late; or it waits for
+    a server of this stage."""
 
 
 @dataclass(slots=True)
@@ -112,6 +119,8 @@ class WorkStealing:
         """Of the servers that were stalled in this step."""
         self._pace_s: dict[Incarnation, deque[float]] = {}
         """How long each took from one thing that it finished to the next, while it had any."""
+        self._believed_s = RecentItems[bytes, float](MEMBERS_MAX)
+        """When it was first believed of each peer, lately, that it waits for another."""
         self._held: dict[int, _Holding] = {}
         self.next_look_s = math.inf
         """Time to ask what is stalled; infinite while nobody has anything."""
@@ -148,6 +157,15 @@ class WorkStealing:
             self._pass(held, stage, now_s)
             held.teller = by
 
+    def on_wait(self, job: MicrobatchJob, by: Incarnation, now_s: float) -> None:
+        """The server that has a job has computed it, and waits for a server of the next stage."""
+        held = self._held.get(job.microbatch)
+        if held is None or held.attempt != job.attempt or held.holder != by or held.returning:
+            return
+        if not held.waits:
+            self._measure(held, by, now_s)
+            held.waits, held.since_s = True, now_s
+
     def on_gradient(self, job: MicrobatchJob, stage: int, now_s: float) -> None:
         """A server of a stage has computed the gradient: the one below has it now."""
         held = self._held.get(job.microbatch)
@@ -182,33 +200,65 @@ class WorkStealing:
         `ready`: the servers of a stage.
         """
         self.next_look_s = now_s + LOOK_S if self._held else math.inf
-        busy: dict[Incarnation, None] = {}
-        there: dict[int, list[StalledJob]] = {}
-        for microbatch, held in list(self._held.items()):
-            job, holder = running(microbatch, held.attempt), held.holder
-            if job is None:
-                del self._held[microbatch]
-            elif holder is not None:
-                busy[holder] = None
-                if job.counts:
-                    took_s = self._took(held, now_s)
-                    one = StalledJob(job, holder, held.stage, took_s, held.teller)
-                    there.setdefault(held.stage, []).append(one)
+        there, busy = self._look(running, ready, now_s)
         stalled = []
         for stage, jobs in there.items():
+            limit_s = self._limit_s(stage)
+            here = [one for one in jobs if not one.blameless]
             if any(server.incarnation not in busy for server in ready(stage)):
-                limit_s = self._limit_s(stage)
-                found = [one for one in jobs if self._is_stalled(one, limit_s)]
-                stalled += found or self._too_many(stage, jobs, limit_s)
+                late = (one for one in jobs if self._is_stalled(one, limit_s))
+                found = [self._as_believed(one, now_s) if one.blameless else one for one in late]
+                stalled += found or self._too_many(stage, here, limit_s)
             else:
-                stalled += self._named_by_one(jobs, self._limit_s(stage))
+                stalled += self._named_by_one(here, limit_s)
         for one in stalled:
-            if one.early:
+            if one.blameless:
                 continue
             stall = self._stalls.setdefault(one.holder, _Stall(now_s - one.took_s))
             stall.tellers[one.teller] = None
         self._moved.update(one.job.microbatch for one in stalled)
         return stalled
+
+    def _look(
+        self,
+        running: Callable[[int, int], MicrobatchJob | None],
+        ready: Callable[[int], Sequence[Member]],
+        now_s: float,
+    ) -> tuple[dict[int, list[StalledJob]], dict[Incarnation, None]]:
+        """All jobs under way by the stage that each waits for, and the servers that have any."""
+        there: dict[int, list[StalledJob]] = {}
+        busy: dict[Incarnation, None] = {}
+        for microbatch, held in list(self._held.items()):
+            job, holder = running(microbatch, held.attempt), held.holder
+            if job is None:
+                del self._held[microbatch]
+                continue
+            if self._has_nowhere_to_go(held, ready):
+                held.since_s = now_s
+            if holder is None:
+                continue
+            if not held.waits:
+                busy[holder] = None
+            if job.counts:
+                took_s = now_s - held.since_s if held.waits else self._took(held, now_s)
+                stage = held.stage + held.waits
+                one = StalledJob(job, holder, stage, took_s, held.teller, blameless=held.waits)
+                there.setdefault(stage, []).append(one)
+        return there, busy
+
+    def _has_nowhere_to_go(self, held: _Holding, ready: Callable[[int], Sequence[Member]]) -> bool:
+        """Return whether no server serves the stage that a job goes to next."""
+        onward = not held.returning and held.stage + 1 < len(self._took_s)
+        return onward and not ready(held.stage + 1)
+
+    def _as_believed(self, one: StalledJob, now_s: float) -> StalledJob:
+        """A job that waits for a server of the next stage, as its holder says; believed for long
+        enough to find that server dead, and then not again for a while.
+        """
+        since_s = self._believed_s.get(one.holder.peer, -math.inf)
+        if now_s >= since_s + BELIEVED_AGAIN_S:
+            since_s = self._believed_s[one.holder.peer] = now_s
+        return one if now_s < since_s + BELIEVED_S else replace(one, blameless=False)
 
     def suspects(self, holders: Iterable[Incarnation], now_s: float) -> list[StallSuspect]:
         """Return who may be at fault that these are stalled, each once.
@@ -269,7 +319,7 @@ class WorkStealing:
             for place, one in enumerate(later, start=2):
                 times = self._moved[one.job.microbatch]
                 if times < HANDED_ON_MAX and place * pace_s > limit_s * 2.0**times:
-                    late.append(replace(one, early=True))
+                    late.append(replace(one, blameless=True))
         return late
 
     def _is_stalled(self, one: StalledJob, limit_s: float) -> bool:
@@ -282,10 +332,14 @@ class WorkStealing:
         return max(0.0, now_s - max(held.since_s, finished_s))
 
     def _pass(self, held: _Holding, stage: int, now_s: float) -> None:
-        if held.holder is not None:
-            took_s = self._took(held, now_s)
-            self._took_s[held.stage].append(took_s)
-            pace_s = self._pace_s.setdefault(held.holder, deque(maxlen=PACE_SAMPLES))
-            pace_s.append(took_s)
-            self._finished_s[held.holder] = now_s
+        if held.holder is not None and not held.waits:
+            self._measure(held, held.holder, now_s)
         held.holder, held.stage, held.since_s = held.servers.get(stage), stage, now_s
+        held.waits = False
+
+    def _measure(self, held: _Holding, holder: Incarnation, now_s: float) -> None:
+        """Note how long a server took for what it has finished."""
+        took_s = self._took(held, now_s)
+        self._took_s[held.stage].append(took_s)
+        self._pace_s.setdefault(holder, deque(maxlen=PACE_SAMPLES)).append(took_s)
+        self._finished_s[holder] = now_s

@@ -267,7 +267,10 @@ class Step:
                 return
             if stage is not None and stage != by.stage + 1:
                 return
-        if stage is not None:
+        if stage is not None and not note.granted:
+            if by is not None:
+                self.stealing.on_wait(job, by.incarnation, now_s)
+        elif stage is not None:
             self.in_flight.on_handoff(job, to)
             self.stealing.on_handoff(job, stage, to, now_s, by.incarnation if by else None)
         else:
@@ -327,7 +330,7 @@ class Step:
         stalled = self.stealing.stalled(self.in_flight.running, ready, now_s)
         for one in stalled:
             self._give_up(one.job, "a server had it for long, and another of its stage no work")
-        holders = dict.fromkeys(one.holder for one in stalled if not one.early)
+        holders = dict.fromkeys(one.holder for one in stalled if not one.blameless)
         suspects = self.stealing.suspects(holders, now_s)
         stages = {
             member.incarnation: stage for stage in range(self._stages) for member in ready(stage)

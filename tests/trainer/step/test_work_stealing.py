@@ -9,11 +9,13 @@ from trainer.harness import CONFIG, Play
 
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import Work
+from p2pswarm.run.messages.microbatch import Handed
 from p2pswarm.settings.config import BatchConfig
 from p2pswarm.trainer.members.membership import Member
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.in_flight import MicrobatchJob
 from p2pswarm.trainer.step.stalls import (
+    BELIEVED_S,
     HANDED_ON_MAX,
     LOOK_S,
     SHARED_MIN,
@@ -110,6 +112,9 @@ class Stage:
         self.stealing = WorkStealing(stages)
         self.servers = [Member(one, "h:1", 0, 0, ready=True) for one in servers]
         self.jobs: dict[int, MicrobatchJob] = {}
+        self.unserved: set[int] = set()
+        self.blamed: list[Incarnation] = []
+        """The holders that may be at fault for what was stalled last."""
 
     def give(self, microbatch: int, to: Incarnation, now_s: float, stage: int = 0) -> None:
         new = MicrobatchJob(microbatch, Work.FORWARD, attempt=0)
@@ -133,8 +138,12 @@ class Stage:
         return now_s
 
     def stalled(self, now_s: float) -> list[tuple[int, Incarnation]]:
-        found = self.stealing.stalled(self._running, lambda _stage: self.servers, now_s)
+        found = self.stealing.stalled(self._running, self._ready, now_s)
+        self.blamed = [one.holder for one in found if not one.blameless]
         return [(one.job.microbatch, one.holder) for one in found]
+
+    def _ready(self, stage: int) -> list[Member]:
+        return [] if stage in self.unserved else self.servers
 
     def _running(self, microbatch: int, attempt: int) -> MicrobatchJob | None:
         job = self.jobs.get(microbatch)
@@ -347,3 +356,80 @@ def test_a_stage_does_not_wait_for_what_one_member_alone_says_that_all_of_it_hav
 
     assert stage.stalled(STALLED_FIRST_S + 0.3) == [(0, ANN), (1, BOB)]
     assert [one.one for one in stage.stealing.suspects([ANN, BOB], 3.0)] == [CARL]
+
+
+def waits(microbatch: int = 0) -> tuple[Stage, float]:
+    """A server has computed a microbatch, and waits for one of the next stage; and since when."""
+    stage = Stage(ANN, BOB, CARL, stages=2)
+    stage.give(microbatch, ANN, 0.0)
+    stage.stealing.on_wait(stage.jobs[microbatch], ANN, 1.0)
+    return stage, 1.0
+
+
+def test_time_in_which_a_server_waits_for_another_is_no_slowness_of_its_own():
+    stage, since_s = waits()
+
+    assert stage.stalled(since_s + STALLED_FIRST_S) == []
+    assert stage.stalled(since_s + STALLED_FIRST_S + 0.1) == [(0, ANN)]
+    assert stage.blamed == []
+
+
+def test_a_server_that_only_waits_for_another_has_nothing_to_do():
+    stage, now_s = waits()
+    stage.servers = stage.servers[:2]
+    stage.give(1, BOB, now_s)
+
+    assert stage.stalled(now_s + STALLED_FIRST_S + 0.1) == [(0, ANN), (1, BOB)]
+
+
+def test_what_waits_for_a_stage_without_servers_is_stalled_nowhere():
+    stage = Stage(ANN, BOB, stages=2)
+    stage.give(0, ANN, 0.0)
+    stage.unserved = {1}
+
+    assert stage.stalled(100.0) == []
+    stage.unserved = set()
+    assert stage.stalled(100.0 + STALLED_FIRST_S) == []
+    assert stage.stalled(100.1 + STALLED_FIRST_S) == [(0, ANN)]
+
+
+def test_whoever_says_for_long_that_it_waits_for_others_is_suspected_like_any():
+    stage, since_s = waits()
+    assert stage.stalled(since_s + STALLED_FIRST_S + 0.1) == [(0, ANN)]
+    stage.launch_again(0, ANN, since_s + 1.0)
+    stage.stealing.on_wait(stage.jobs[0], ANN, since_s + 1.0)
+
+    assert stage.stalled(since_s + STALLED_FIRST_S + BELIEVED_S) == [(0, ANN)]
+    assert stage.blamed == []
+    stage.launch_again(0, ANN, since_s + BELIEVED_S)
+    stage.stealing.on_wait(stage.jobs[0], ANN, since_s + BELIEVED_S)
+    assert stage.stalled(since_s + 9 * STALLED_FIRST_S + BELIEVED_S) == [(0, ANN)]
+    assert stage.blamed == [ANN]
+
+
+def test_the_word_that_another_waits_counts_for_what_the_sender_has():
+    stage = Stage(ANN, BOB, CARL, stages=2)
+    stage.give(0, ANN, 0.0)
+
+    stage.stealing.on_wait(stage.jobs[0], BOB, 1.0)
+
+    assert stage.stalled(100.0) == [(0, ANN)]
+    assert stage.blamed == [ANN]
+
+
+def test_an_honest_server_that_waits_for_a_dead_one_is_not_evicted_for_it():
+    play = Play(replace(SIX, stages=2))
+    ann, bob, _, _ = (play.serve(name) for name in "abcd")  # of stages 0, 1, 0, 1
+    launches = [one.microbatch for one in play.seen(act.Launch)]
+    for microbatch in launches:
+        play.hand(ann, microbatch)
+        asked = Handed(0, microbatch, 0, bob.peer, bob.number, granted=False)
+        play.coordinator.on_handoff(bob, asked, play.now_s, ann)
+
+    for _ in range(6):
+        play.wait(LOOK_S)
+
+    asked = play.coordinator.drain()
+    assert not [one for one in asked if isinstance(one, act.Evict)]
+    (fence, *_) = (one.message for one in asked if isinstance(one, act.SendFence))
+    assert [work.microbatch for work in fence.work] == launches
