@@ -20,6 +20,7 @@ STALLED = 4.0  # times the 95th percentile of the stage
 STALLED_MOST = (
     16.0  # times its 75th: one that takes ever longer raises the 95th, and finishes little
 )
+KEPT = 2.0  # times that of gradients, where no other server of the stage is idle
 NAMED_MIN = 2  # servers that finish nothing of what one member says that they have
 STALLED_LEAST_S = 1.0  # below this a pause of the garbage collector or the kernel would count
 BELIEVED_S = 10.0  # a server finds within 8 s that nothing comes from another
@@ -60,6 +61,8 @@ class StalledJob:
     blameless: bool = False
     """Its holder gets on, but has so many that it would finish this one too late; or it waits for
     a server of this stage."""
+    returning: bool = False
+    """It is a gradient that has come back."""
 
 
 @dataclass(slots=True)
@@ -112,8 +115,12 @@ class WorkStealing:
     def __init__(self, stages: int) -> None:
         self._took_s: list[deque[float]] = [deque(maxlen=MEASURED) for _ in range(stages)]
         """How long servers of each stage take for a microbatch, or its gradient."""
+        self._back_s: list[deque[float]] = [deque(maxlen=MEASURED) for _ in range(stages)]
+        """How long they take for a gradient that comes back to them."""
         self._finished_s: dict[Incarnation, float] = {}
         """When a server finished something last."""
+        self._returned_s: dict[Incarnation, float] = {}
+        """When it finished a gradient last that had come back to it."""
         self._moved: Counter[int] = Counter()
         self._stalls: dict[Incarnation, _Stall] = {}
         """Of the servers that were stalled in this step."""
@@ -130,6 +137,7 @@ class WorkStealing:
         self._moved.clear()
         self._held.clear()
         self._finished_s.clear()
+        self._returned_s.clear()
         self._stalls.clear()
         self._pace_s.clear()
         self.next_look_s = math.inf
@@ -170,9 +178,8 @@ class WorkStealing:
         """A server of a stage has computed the gradient: the one below has it now."""
         held = self._held.get(job.microbatch)
         if held is not None and held.attempt == job.attempt:
-            held.returning = True
             self._pass(held, stage - 1, now_s)
-            held.teller = held.servers.get(stage)
+            held.returning, held.teller = True, held.servers.get(stage)
 
     def surplus(self, there: Iterable[Sequence[MicrobatchJob]]) -> list[MicrobatchJob]:
         """Return what is to be given up; `there`: what each server has yet to count, by age."""
@@ -210,7 +217,7 @@ class WorkStealing:
                 found = [self._as_believed(one, now_s) if one.blameless else one for one in late]
                 stalled += found or self._too_many(stage, here, limit_s)
             else:
-                stalled += self._named_by_one(here, limit_s)
+                stalled += self._kept(stage, here) or self._named_by_one(here, limit_s)
         for one in stalled:
             if one.blameless:
                 continue
@@ -242,7 +249,8 @@ class WorkStealing:
             if job.counts:
                 took_s = now_s - held.since_s if held.waits else self._took(held, now_s)
                 stage = held.stage + held.waits
-                one = StalledJob(job, holder, stage, took_s, held.teller, blameless=held.waits)
+                what = job, holder, stage, took_s, held.teller
+                one = StalledJob(*what, blameless=held.waits, returning=held.returning)
                 there.setdefault(stage, []).append(one)
         return there, busy
 
@@ -281,15 +289,30 @@ class WorkStealing:
                 found[holder] = StallSuspect(holder, teller, now_s - since_s)
         return list(found.values())
 
-    def _limit_s(self, stage: int) -> float:
-        """How long a server of a stage may take for what was never handed on."""
-        measured = self._took_s[stage]
+    def _limit_s(self, stage: int, times_s: Sequence[float] = ()) -> float:
+        """How long a server of a stage may take for what was never handed on.
+
+        `times_s`: how long servers took for the like of it; too few: what all of their work took.
+        """
+        measured = times_s if len(times_s) >= STALL_SAMPLES else self._took_s[stage]
         if len(measured) < STALL_SAMPLES:
             return STALLED_FIRST_S
         ordered = sorted(measured)
         slow_s = ordered[int(0.95 * (len(measured) - 1))]
         most_s = STALLED_MOST * ordered[int(0.75 * (len(measured) - 1))]
         return max(STALLED_LEAST_S, min(STALLED * slow_s, most_s))
+
+    def _kept(self, stage: int, jobs: Sequence[StalledJob]) -> list[StalledJob]:
+        """The gradients that a server keeps, though others of its stage have work, too.
+
+        A server computes gradients before all else. One that has had a gradient for far longer than
+        others take, and has finished none meanwhile, does not work at it. Each that it keeps would
+        else hold a place in the window until the step has nothing else to do.
+        """
+        if len(self._back_s[stage]) < STALL_SAMPLES:
+            return []
+        limit_s = KEPT * max(self._limit_s(stage), self._limit_s(stage, self._back_s[stage]))
+        return [one for one in jobs if one.returning and self._is_stalled(one, limit_s)]
 
     def _named_by_one(self, jobs: Sequence[StalledJob], limit_s: float) -> list[StalledJob]:
         """All that a stage waits for, if it waits for what one member alone says that it has."""
@@ -327,9 +350,11 @@ class WorkStealing:
         return times < HANDED_ON_MAX and one.took_s > limit_s * 2.0**times
 
     def _took(self, held: _Holding, now_s: float) -> float:
-        """For how long its holder has had it, or has finished nothing."""
-        finished_s = self._finished_s.get(held.holder, held.since_s) if held.holder else now_s
-        return max(0.0, now_s - max(held.since_s, finished_s))
+        """For how long its holder has had it, or has finished nothing; of gradients no gradient."""
+        if held.holder is None:
+            return 0.0
+        done_s = self._returned_s if held.returning else self._finished_s
+        return max(0.0, now_s - max(held.since_s, done_s.get(held.holder, held.since_s)))
 
     def _pass(self, held: _Holding, stage: int, now_s: float) -> None:
         if held.holder is not None and not held.waits:
@@ -343,3 +368,6 @@ class WorkStealing:
         self._took_s[held.stage].append(took_s)
         self._pace_s.setdefault(holder, deque(maxlen=PACE_SAMPLES)).append(took_s)
         self._finished_s[holder] = now_s
+        if held.returning:
+            self._back_s[held.stage].append(took_s)
+            self._returned_s[holder] = now_s

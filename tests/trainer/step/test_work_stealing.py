@@ -17,6 +17,7 @@ from p2pswarm.trainer.step.in_flight import MicrobatchJob
 from p2pswarm.trainer.step.stalls import (
     BELIEVED_S,
     HANDED_ON_MAX,
+    KEPT,
     LOOK_S,
     SHARED_MIN,
     STALL_SAMPLES,
@@ -433,3 +434,61 @@ def test_an_honest_server_that_waits_for_a_dead_one_is_not_evicted_for_it():
     assert not [one for one in asked if isinstance(one, act.Evict)]
     (fence, *_) = (one.message for one in asked if isinstance(one, act.SendFence))
     assert [work.microbatch for work in fence.work] == launches
+
+
+def measured_back(took_s: float) -> tuple[Stage, float]:
+    """A stage of Ann and Bob whose gradients take so long, by what Bob has done; and when."""
+    stage, now_s = Stage(ANN, BOB, CARL, stages=2), 0.0
+    for microbatch in range(1000, 1000 + STALL_SAMPLES):
+        stage.give(microbatch, BOB, now_s)
+        stage.give(microbatch, CARL, now_s, stage=1)
+        stage.count(microbatch, now_s, stage=1)
+        now_s += took_s
+        stage.count(microbatch, now_s)
+    return stage, now_s
+
+
+def keeps(stage: Stage, microbatch: int, now_s: float) -> None:
+    """A gradient has come back to Ann."""
+    stage.give(microbatch, ANN, now_s)
+    stage.give(microbatch, CARL, now_s, stage=1)
+    stage.count(microbatch, now_s, stage=1)
+
+
+def test_a_gradient_that_a_server_keeps_is_found_though_it_computes_on_and_all_others_work():
+    stage, now_s = measured_back(took_s=1.0)
+    stage.give(99, BOB, now_s + 100.0)
+    stage.give(98, CARL, now_s + 100.0, stage=1)
+    keeps(stage, 0, now_s)
+    limit_s = KEPT * STALLED * 1.0
+
+    for microbatch in range(1, 8):  # it hands on forwards all the time
+        stage.give(microbatch, ANN, now_s + microbatch)
+        stage.give(microbatch, CARL, now_s + microbatch + 0.5, stage=1)
+
+    assert stage.stalled(now_s + limit_s) == []
+    assert stage.stalled(now_s + limit_s + 0.1) == [(0, ANN)]
+    assert stage.blamed == [ANN]
+
+
+def test_a_long_queue_of_gradients_that_gets_on_is_not_kept():
+    stage, now_s = measured_back(took_s=1.0)
+    stage.give(99, BOB, now_s + 1000.0)
+    stage.give(98, CARL, now_s + 1000.0, stage=1)
+    for microbatch in range(20):
+        keeps(stage, microbatch, now_s)
+
+    for microbatch in range(19):
+        now_s += 3.0
+        stage.count(microbatch, now_s)
+        assert stage.stalled(now_s) == []
+
+
+def test_a_stage_whose_gradients_were_never_measured_waits_while_others_work():
+    """First passes are slow, and all of a stage may be at theirs."""
+    stage = Stage(ANN, BOB, CARL, stages=2)
+    stage.give(99, BOB, 1000.0)
+    stage.give(98, CARL, 1000.0, stage=1)
+    keeps(stage, 0, 0.0)
+
+    assert stage.stalled(100.0) == []
