@@ -218,13 +218,13 @@ def as_back(record: CommitRecord) -> CommitRecord:
     return replace(record, kind=back, first=0, count=0, gradient_norm=None, saved=record.step)
 
 
-def report_of_inherited(record: CommitRecord, key: bytes) -> StepDone | None:
+def report_of_inherited(record: CommitRecord, told: CommitRecord | None) -> StepDone | None:
     """What people hear of a step that a leader has decided again before it leads; None: nothing.
 
-    Its first coordinator may have stopped before it knew that the step was decided. `key`: the new
-    leader's. A record that it signed itself was told in its former life.
+    Its first coordinator may have stopped before it knew that the step was decided. `told`: what
+    this trainer had proposed last when its process began, which it has told in its former life.
     """
-    if record.kind != RecordKind.COMMIT or record.key == key:
+    if record.kind != RecordKind.COMMIT or record == told:
         return None
     holders = record.stages[0].holders
     aside = (number for number, one in enumerate(holders, record.first) if one == QUARANTINED)

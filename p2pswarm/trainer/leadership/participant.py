@@ -113,6 +113,10 @@ class Trainer:
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         voter = VoterId(self._me, place.store.memory)
         self._seat = ChainParticipant(voter, place.restored, context.rng, self._now_s())
+        accepted = place.restored.register.accepted
+        ours = accepted is not None and accepted.key == place.identity.public_key
+        self._told = accepted if ours else None
+        """The record that its former life proposed last."""
         self._past = SavedChain(place.restored.learner.chain, place.store)
         self._proposals = Proposals(context, self._seat, self._roll)
         self._rollback = RollbackIo(context, self._past, self._go_back, self._tasks)
@@ -292,7 +296,7 @@ class Trainer:
             case RecordDecided(record=record):
                 if self._coordination is not None:
                     self._on_record(self._coordination, record)
-                elif done := report_of_inherited(record, self._context.chain.identity.public_key):
+                elif done := report_of_inherited(record, self._told):
                     self._context.report(done)
             case VotesChanged():
                 self._check_voters()

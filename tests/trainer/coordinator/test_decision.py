@@ -47,7 +47,7 @@ def test_who_anchors_a_step_of_another_reports_what_its_record_says():
     holders = bytes([QUARANTINED]) + record.stages[0].holders[1:]
     stages = tuple(replace(stage, holders=holders) for stage in record.stages)
 
-    done = report_of_inherited(replace(record, stages=stages), bytes(32))
+    done = report_of_inherited(replace(record, stages=stages), None)
 
     assert done is not None
     assert (done.step, done.microbatches) == (record.step, record.count)
@@ -55,9 +55,10 @@ def test_who_anchors_a_step_of_another_reports_what_its_record_says():
     assert done.quarantined == (record.first,)
 
 
-def test_what_a_leader_signed_itself_it_has_reported_in_its_former_life():
-    chain, (*_, record) = chain_of(3)
+def test_what_a_leader_proposed_last_in_its_former_life_it_has_reported_there():
+    chain, (*_, before, record) = chain_of(3)
 
-    assert report_of_inherited(record, record.key) is None
-    assert report_of_inherited(revote(chain.head), bytes(32)) is None
-    assert report_of_inherited(back(chain.head, 2), bytes(32)) is None
+    assert report_of_inherited(record, record) is None
+    assert report_of_inherited(record, before) is not None
+    assert report_of_inherited(revote(chain.head), None) is None
+    assert report_of_inherited(back(chain.head, 2), None) is None
