@@ -120,6 +120,9 @@ class Candidates:
     def lost(self, peer: bytes, now_s: float) -> None:
         """A server cannot be reached."""
 
+    def ungranted(self, peer: bytes, now_s: float) -> None:
+        """A push was taken from a server that had not answered for `UNGRANTED_S`."""
+
     def nobody_reached(self, _now_s: float) -> bool:
         """Return whether no server was reached the last time, by this push or by another."""
         return False
@@ -255,7 +258,7 @@ class PushProgress:
     def ended(self, now_s: float) -> None:
         """The push to the server that was asked is over, or was cancelled."""
         if self.state is PushState.ASKED and now_s >= self._asked_s + UNGRANTED_S:
-            self._learning.lost(self._peer, now_s)
+            self._learning.ungranted(self._peer, now_s)
         if self.state is PushState.SENT:
             self._learning.unanswered(self._peer, now_s - self._started_s)
         self._learning.over(self._peer, self._asked_s)

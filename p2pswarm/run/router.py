@@ -20,6 +20,7 @@ SMOOTHING = 0.1  # weight of the newest sample in the average, as in SWARM and h
 REFUSED_S = 0.25  # pause after a server has said that it does not serve this step or attempt
 REFUSED_DOUBLINGS = 4  # of the pauses of a server that only refuses: each ask costs a round trip
 BUSY_DOUBLINGS = 5  # to 0.32 s: an honest queue of 32 is longer than that, or soon empty
+UNGRANTED_PAUSE_S = 1.0  # long enough for its microbatches to go elsewhere, and never longer
 AVOID_FIRST_S, AVOID_MAX_S = 0.5, 30.0  # pauses after failures; the limit: a view comes sooner
 FIRST_GUESS_S = 1.0  # only the ratio between peers matters, and all start equal
 BEHIND = 2.0  # times the usual answer: then the server counts as stalled
@@ -282,6 +283,14 @@ class Router(Candidates):
         self.failed(peer, now_s)
         if server := self._servers.get(peer):
             server.busy_until_s = server.lost_until_s = server.avoid_until_s
+
+    def ungranted(self, peer: bytes, now_s: float) -> None:
+        """It does not answer, and may again any moment: do not try it for `UNGRANTED_PAUSE_S`."""
+        if server := self._servers.get(peer):
+            until_s = now_s + UNGRANTED_PAUSE_S
+            server.avoid_until_s = max(server.avoid_until_s, until_s)
+            server.busy_until_s = max(server.busy_until_s, until_s)
+            server.lost_until_s = max(server.lost_until_s, until_s)
 
     def nobody_reached(self, now_s: float) -> bool:
         """Return whether there are servers, and none of them was reached the last time."""

@@ -171,7 +171,7 @@ class Stalls:
             self.on_step(now_s)
 
     def on_leader(self, version: int, now_s: float) -> None:
-        """A trainer leads: if the one before was stopped as it decided, nobody said that."""
+        """A trainer leads: what it decided just before its process ended, nobody may have said."""
         if version > self._version:
             self.on_version(version, now_s)
 

@@ -28,7 +28,7 @@ from p2pswarm.run.push import (
     PushProgress,
     PushState,
 )
-from p2pswarm.run.router import AVOID_FIRST_S, REFUSED_S, Router
+from p2pswarm.run.router import AVOID_FIRST_S, REFUSED_S, UNGRANTED_PAUSE_S, Router
 
 RECEIPT = Receipt(0.1, 0.2)
 NOBODY = "nobody serves stage 1"
@@ -409,7 +409,7 @@ def test_a_lone_server_that_does_not_grant_is_as_good_as_nobody_for_a_moment():
     progress.ended(UNGRANTED_S)
 
     assert candidates.nobody_reached(UNGRANTED_S)
-    assert not candidates.nobody_reached(UNGRANTED_S + AVOID_FIRST_S)
+    assert not candidates.nobody_reached(UNGRANTED_S + UNGRANTED_PAUSE_S)
 
 
 def test_a_push_that_is_taken_back_at_once_says_nothing_of_its_server():
@@ -420,3 +420,16 @@ def test_a_push_that_is_taken_back_at_once_says_nothing_of_its_server():
     progress.ended(UNGRANTED_S / 2)
 
     assert not candidates.nobody_reached(UNGRANTED_S / 2)
+
+
+def test_a_server_that_did_not_grant_again_and_again_is_tried_as_soon_as_the_first_time():
+    """It was stopped, and goes on: who waits ever longer would not see that."""
+    candidates, now_s = router(FIRST), 0.0
+    for _ in range(9):
+        progress = PushProgress(candidates, NOBODY, now_s)
+        asked(progress, now_s)
+        now_s += UNGRANTED_S
+        progress.ended(now_s)
+        now_s += UNGRANTED_PAUSE_S
+
+    assert not candidates.nobody_reached(now_s)

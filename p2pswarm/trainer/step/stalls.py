@@ -216,14 +216,14 @@ class WorkStealing:
         there, busy = self._look(running, ready, now_s)
         stalled = []
         for stage, jobs in there.items():
-            limits = self._limit_s(stage), self._limit_back_s(stage)
+            limit_s = self._limit_s(stage)
             here = [one for one in jobs if not one.blameless]
             if any(server.incarnation not in busy for server in ready(stage)):
-                late = (one for one in jobs if self._is_stalled(one, limits[one.returning]))
+                late = (one for one in jobs if self._is_stalled(one, limit_s))
                 found = [self._as_believed(one, now_s) if one.blameless else one for one in late]
-                stalled += found or self._too_many(stage, here, limits[0])
+                stalled += found or self._too_many(stage, here, limit_s)
             else:
-                stalled += self._kept(stage, here) or self._named_by_one(here, limits)
+                stalled += self._kept(stage, here) or self._named_by_one(here, limit_s)
         for one in stalled:
             if one.blameless:
                 continue
@@ -308,10 +308,6 @@ class WorkStealing:
         most_s = STALLED_MOST * ordered[int(0.75 * (len(measured) - 1))]
         return max(STALLED_LEAST_S, min(STALLED * slow_s, most_s))
 
-    def _limit_back_s(self, stage: int) -> float:
-        """How long a server of a stage may have a gradient that has come back to it."""
-        return self._limit_s(stage, self._back_s[stage])
-
     def _kept(self, stage: int, jobs: Sequence[StalledJob]) -> list[StalledJob]:
         """The gradients that a server keeps, though others of its stage have work, too.
 
@@ -321,14 +317,12 @@ class WorkStealing:
         """
         if len(self._back_s[stage]) < STALL_SAMPLES:
             return []
-        limit_s = KEPT * self._limit_back_s(stage)
+        limit_s = KEPT * max(self._limit_s(stage), self._limit_s(stage, self._back_s[stage]))
         return [one for one in jobs if one.returning and self._is_stalled(one, limit_s)]
 
-    def _named_by_one(
-        self, jobs: Sequence[StalledJob], limits: tuple[float, float]
-    ) -> list[StalledJob]:
+    def _named_by_one(self, jobs: Sequence[StalledJob], limit_s: float) -> list[StalledJob]:
         """All that a stage waits for, if it waits for what one member alone says that it has."""
-        late = [one for one in jobs if self._is_stalled(one, limits[one.returning])]
+        late = [one for one in jobs if self._is_stalled(one, limit_s)]
         tellers = dict.fromkeys(one.teller for one in jobs)
         several = len({one.holder for one in late}) >= NAMED_MIN
         return late if several and len(tellers) == 1 and None not in tellers else []
