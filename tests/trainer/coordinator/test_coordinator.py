@@ -19,7 +19,7 @@ def swarm(
 
 @pytest.mark.parametrize("delay", [0, 1])
 def test_a_calm_run_launches_every_microbatch_once(delay: int):
-    world = swarm(seed=1, delay=delay)
+    world = swarm(seed=22, delay=delay)  # in which no server takes so long that it stalls
 
     world.run()
 
