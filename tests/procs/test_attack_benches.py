@@ -26,12 +26,12 @@ def bench(name: str, *arguments: str, json_file: Path) -> tuple[int, Any]:
 @pytest.mark.parametrize(
     "attacks",
     [
-        pytest.param("store-large", id="one attack"),
+        pytest.param("store-large,tensors", id="two attacks"),
         pytest.param("garbage,store-large,tensors", id="three", marks=pytest.mark.full),
     ],
 )
 def test_honest_peers_get_in_beside_garbage_and_keep_their_records(tmp_path, attacks):
-    """tests/procs/test_node.py has garbage, tests/tensors and tests/run floods of tensors."""
+    """tests/procs/test_node.py has the core of garbage."""
     flags = ("--only", attacks, "--seconds", "1", "--dials", "5", "--rtt", "0.02")
 
     _, rows = bench("attack.py", *flags, "--listen", "0.0.0.0", json_file=tmp_path / "rows")
