@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # A stamp is newer than all that it was made of, so that a second call does nothing.
 STAMP := $(VENV)/.made
+# Each has one thread, so two run at a time.
+CHECKS := $(BIN)/tox run-parallel --parallel 2 --parallel-no-spinner -e types,examples,lint,docs
 EXTRAS := test,lint,plan,data,hf
 ARGS ?=
 SEEDS ?= 0:2000
@@ -46,10 +48,12 @@ demo: $(STAMP)
 	$(BIN)/p2pswarm demo $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/tox run $(ARGS)
+	$(CHECKS)
+	$(BIN)/tox run -e tests $(ARGS)
 
 test-all: $(STAMP)
-	$(BIN)/tox run -e types,lint,docs,coverage,labs $(ARGS)
+	$(CHECKS)
+	$(BIN)/tox run -e coverage,labs $(ARGS)
 	$(MAKE) chaos SEEDS=0:300
 	$(MAKE) chaos SEEDS=0:300 ARGS=--aimed
 	$(MAKE) fuzz INPUTS=20000
@@ -64,7 +68,7 @@ coverage: $(STAMP)
 	$(BIN)/tox run -e coverage $(ARGS)
 
 lint: $(STAMP)
-	$(BIN)/tox run -e types,lint,docs $(ARGS)
+	$(CHECKS) $(ARGS)
 
 docs: $(STAMP)
 	$(BIN)/tox run -e docs $(ARGS)
