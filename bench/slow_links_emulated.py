@@ -2,9 +2,9 @@
 
 Three stages of four layers of d = 4,096 at 40 TFLOP/s: servers that take the time of computing
 and no processor, while all else is real (docs/simulation.md). The line of a middle stage carries
-what both its neighbours are sent, so each of its links has half of `--mbit`. A token of that model
-is eight of one of d = 512, whose rows together have as many bytes, and whose weights are small. A
-stage computes 8,278 tokens/s.
+what both its neighbours are sent, so `--mbit` is shared between its two links, by the bytes that go
+up and down. A token of that model is eight of one of d = 512, whose rows together have as many
+bytes, and whose weights are small. A stage computes 8,278 tokens/s.
 """
 
 import argparse
@@ -17,6 +17,8 @@ from results import show
 from swarm_processes import FIRST_SERVER, Run, RunFailed, Site, events, steady, swarm
 from wan_lab import Lab, Link, carried_bytes
 
+from p2pswarm.plan.fleet import codec_of
+
 STAGES = 3
 MODEL_WIDTH, STAGE_LAYERS, FLOPS = 4_096, 4, 40e12
 FORWARD_FLOPS = STAGE_LAYERS * 2 * 12 * MODEL_WIDTH**2  # of a token
@@ -25,7 +27,10 @@ NARROWER = 8  # times: the model whose rows stand for those of the large one
 ROWS, LENGTH = 16, 256
 TOKENS = ROWS * LENGTH // NARROWER  # of the large model, in a microbatch
 FORWARD_S = TOKENS * FORWARD_FLOPS / FLOPS
-SERVE = f'[serve]\nthreads = 1\ndevice = "emulated"\nemulated_forward_s = {FORWARD_S}\n'
+SERVE = (
+    f'[serve]\nthreads = 1\ndevice = "emulated"\nemulated_forward_s = {FORWARD_S}\n'
+    "stage = {stage}\n"
+)
 BF16 = "bf16"
 EMULATED = {
     BF16: (BF16, BF16, 0),
@@ -88,14 +93,25 @@ def _run(name: str, options: argparse.Namespace) -> Run:
     return run
 
 
+def _links(run: Run, options: argparse.Namespace) -> tuple[Link, Link]:
+    """Both ways between two stages: together they have the rate of a line."""
+    sizes = [codec_of(name).bytes_per_value for name in (run.codec, run.backward)]
+    rates = (options.mbit * 1e6 * size / sum(sizes) for size in sizes)
+    up, down = (Link(rate_bits_per_s=each, delay_s=options.rtt_ms / 2e3) for each in rates)
+    return up, down
+
+
 def _row(name: str, options: argparse.Namespace, run: Run) -> dict[str, Any] | None:
     """Train the first step and those that are measured; None if the run fails."""
-    link = Link(rate_bits_per_s=options.mbit / 2 * 1e6, delay_s=options.rtt_ms / 2e3)
+    up, down = _links(run, options)
     before = os.getloadavg()[0]
     try:
-        with Lab(FIRST_SERVER + STAGES, link) as lab:
+        with Lab(FIRST_SERVER + STAGES, up) as lab:
+            for host in range(FIRST_SERVER, FIRST_SERVER + STAGES - 1):
+                lab.set_link(down, host + 1, host)
             site = Site("wan", lab.address, lab.enter)
-            with swarm(site, run, [SERVE] * STAGES) as nodes:
+            servers = [SERVE.format(stage=stage) for stage in range(STAGES)]
+            with swarm(site, run, servers) as nodes:
                 told = events(nodes.lines("trainer"))
                 (begun_s, begun), (ended_s, ended) = steady(
                     name, told, 1, options.emulated_steps, lambda: carried_bytes(lab)
