@@ -16,8 +16,8 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -84,7 +84,10 @@ class Run:
     weight_storage: str = "full"
     dtype: str = "float32"
     delay: int = 0
+    """Of so many steps."""
     optimizer: str = "adamw"
+    schedule: Mapping[str, str | float] = field(default_factory=dict)
+    """Further settings of `run.optimizer`."""
     codec: str = "bf16"
     """Of activations."""
     backward: str = ""
@@ -93,6 +96,7 @@ class Run:
     """The codec of sums within a stage."""
     boundary: str = "none"
     """Modules at cuts."""
+    boundary_width: int = 0
     choice: str = "fixed"
     """measured: the coordinator chooses of the whole ladder, also before the last stage."""
     weights: str = ""
@@ -109,6 +113,9 @@ class Run:
             return f'choice = "measured"\n{coarsest}\n{averaging}'
         both = json.dumps(self.codec), json.dumps(self.backward or self.codec)
         return "activation = {}\ngradient = {}\n{}".format(*both, averaging)
+
+    def _schedule(self) -> str:
+        return "\n".join(f"{name} = {json.dumps(value)}" for name, value in self.schedule.items())
 
     @property
     def step_tokens(self) -> int:
@@ -134,7 +141,6 @@ emulated = {text(self.emulated)}
 precision = {text(self.precision)}
 weight_storage = {text(self.weight_storage)}
 delay = {self.delay}
-optimizer = {text(self.optimizer)}
 [run.model]
 family = {text(self.family)}
 {"" if self.tie is None else f"tie = {text(self.tie)}"}
@@ -144,6 +150,10 @@ heads = {self.heads or max(1, self.d_model // 64)}
 sequence_length = {self.sequence_length}
 dtype = {text(self.dtype)}
 boundary = {text(self.boundary)}
+boundary_width = {self.boundary_width}
+[run.optimizer]
+name = {text(self.optimizer)}
+{self._schedule()}
 [run.batch]
 microbatches = {self.microbatches}
 rows = {self.rows}

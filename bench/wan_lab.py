@@ -18,6 +18,7 @@ __all__ = [
     "Link",
     "Tcp",
     "add_link_options",
+    "carried_bytes",
     "link_of",
 ]
 
@@ -34,3 +35,8 @@ def link_of(options: argparse.Namespace) -> Link:
     return Link(
         rate_bits_per_s=options.rate_mbit * 1e6, delay_s=options.rtt_ms / 2e3, loss=options.loss
     )
+
+
+def carried_bytes(lab: Lab) -> int:
+    """The bytes that all links of a lab have carried so far."""
+    return sum(count.wire_bytes for count in lab.counts().values())
