@@ -99,6 +99,7 @@ def main() -> int:
         help=f"of {', '.join(KINDS)}; all but the last four by default",
     )
     parser.add_argument("--tied", action="store_true", help="of a tied model")
+    parser.add_argument("--delay", type=int, choices=(0, 1), default=0, help="steps that overlap")
     parser.add_argument(
         "--aimed",
         action="store_true",
@@ -114,12 +115,15 @@ def main() -> int:
             check_target(options.json)
         except Unusable as error:
             parser.error(str(error))
-    if options.aimed and (options.faults or options.tied):
-        parser.error("--aimed draws its own faults and shapes: leave --faults and --tied out")
+    if options.aimed and (options.faults or options.tied or options.delay):
+        others = "--faults and --tied" if not options.delay else "--delay"
+        parser.error(f"--aimed draws its own faults and shapes: leave {others} out")
     kinds = options.faults or DRAWN
     again = "--faults " + ",".join(kind.value for kind in kinds)
     again += " --tied" if options.tied else ""
-    one: Callable[[int], Outcome] = partial(measure, kinds=kinds, tied=options.tied)
+    again += f" --delay {options.delay}" if options.delay else ""
+    shape = {"kinds": kinds, "tied": options.tied, "delay": options.delay}
+    one: Callable[[int], Outcome] = partial(measure, **shape)
     if options.aimed:
         again, one = "--aimed", measure_aimed
     logging.getLogger("p2pswarm").addHandler(logging.NullHandler())

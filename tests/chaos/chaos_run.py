@@ -77,6 +77,7 @@ class Shape:
     trainers: int = 1
     tied: bool = False
     """Whether the first and the last stage have a tensor in common."""
+    delay: int = 0
 
     @classmethod
     def aimed(cls, seed: int) -> "Shape":
@@ -89,23 +90,22 @@ class Shape:
         return cls(servers, 1.0, cost, steps=AIMED_STEPS, trainers=trainers)
 
     @classmethod
-    def drawn(cls, seed: int, *, tied: bool = False) -> "Shape":
+    def drawn(cls, seed: int, *, tied: bool = False, delay: int = 0) -> "Shape":
         """One server a stage or up to three; steps of half a second or of several."""
         rng = Random(f"shape {seed}")
         cost = Cost(
             state_bytes=rng.choice((1 << 14, 1 << 22)), forward_s=rng.choice((0.03, 0.1, 0.3))
         )
         servers, every_s = rng.choice((3, 5, 7, 9)), rng.choice((1.5, 4.0, 8.0))
-        return cls(servers, every_s, cost, trainers=rng.choice((1, 2, 3)), tied=tied)
+        return cls(servers, every_s, cost, trainers=rng.choice((1, 2, 3)), tied=tied, delay=delay)
 
 
 def chaos_config(seed: int, shape: Shape, plan: FaultPlan) -> SwarmConfig:
     """The swarm that the faults hit."""
     model = ModelConfig(d_model=8, layers=4, heads=4, sequence_length=8, tie=shape.tied or None)
     batch = BatchConfig(microbatches=MICROBATCHES, rows=1, evaluate_every=0)
-    run_config = small_run(
-        stages=STAGES, steps=shape.steps, min_replicas=1, model=model, batch=batch, codecs=RAW
-    )
+    what = {"model": model, "batch": batch, "codecs": RAW, "delay": shape.delay}
+    run_config = small_run(stages=STAGES, steps=shape.steps, min_replicas=1, **what)
     return SwarmConfig(
         seed=seed,
         run=run_config,
@@ -248,7 +248,8 @@ class WatchedSwarm:
         for server, _rpc in self._living():
             if server.stage is None or server.version is None:
                 continue
-            if wrong := self._digests.seen(server.stage, server.version, server._replica.digest):
+            digest = server._replica.digest  # empty until it is hashed, behind a microbatch
+            if digest and (wrong := self._digests.seen(server.stage, server.version, digest)):
                 self._break(wrong)
             if wrong := self._records.applied(server.stage, server.version):
                 self._break(wrong)
@@ -324,9 +325,11 @@ class WatchedSwarm:
         return f"step {coordinator.step}, {coordinator.phase.name}, ready {ready}, {where}"
 
 
-def play(seed: int, kinds: tuple[FaultKind, ...] = DRAWN, *, tied: bool = False) -> Outcome:
+def play(
+    seed: int, kinds: tuple[FaultKind, ...] = DRAWN, *, tied: bool = False, delay: int = 0
+) -> Outcome:
     """Play one seed to its end."""
-    shape = Shape.drawn(seed, tied=tied)
+    shape = Shape.drawn(seed, tied=tied, delay=delay)
     options = options_of(shape, kinds)
     return play_plan(seed, shape, draw_plan(seed, options))
 
@@ -338,10 +341,12 @@ def play_aimed(seed: int) -> Outcome:
     return play_plan(seed, shape, drawn.plan, drawn.chains)
 
 
-def measure(seed: int, kinds: tuple[FaultKind, ...] = DRAWN, *, tied: bool = False) -> Outcome:
+def measure(
+    seed: int, kinds: tuple[FaultKind, ...] = DRAWN, *, tied: bool = False, delay: int = 0
+) -> Outcome:
     """Play one seed, and beside it the same shape without faults."""
-    calm_step_s = longest_calm_step_s(seed, Shape.drawn(seed, tied=tied))
-    return replace(play(seed, kinds, tied=tied), calm_step_s=calm_step_s)
+    calm_step_s = longest_calm_step_s(seed, Shape.drawn(seed, tied=tied, delay=delay))
+    return replace(play(seed, kinds, tied=tied, delay=delay), calm_step_s=calm_step_s)
 
 
 def measure_aimed(seed: int) -> Outcome:

@@ -44,6 +44,13 @@ def test_of_a_tied_model_nothing_is_lost_or_counted_twice_at_either_end(seed: in
     assert outcome.what is None, f"python -m tests.chaos --seeds {seed} --tied: {outcome.happened}"
 
 
+@pytest.mark.parametrize("seed", core_of(range(4, 10), [4]))
+def test_with_a_delay_nothing_is_lost_or_counted_twice_in_either_step(seed: int) -> None:
+    outcome = play(seed, delay=1)
+
+    assert outcome.what is None, f"python -m tests.chaos --seeds {seed} --delay 1"
+
+
 def test_a_cut_between_the_ends_of_a_tied_model_costs_a_server_and_the_run_goes_on() -> None:
     """They average with each other, though nothing else passes between them."""
     shape = Shape(6, 1.0, Cost(state_bytes=1 << 14, forward_s=0.1), steps=8, tied=True)

@@ -79,11 +79,12 @@ def test_another_trainer_goes_on_in_the_middle_of_an_overlap(kind, at_s):
     assert any(isinstance(report, Leads) and report.term > 1 for report in swarm.reports)
 
 
+@pytest.mark.full
 def test_a_newcomer_gets_its_weights_and_work_though_averaging_never_pauses():
     """It lasts longer than the microbatches of a step, so the one follows the other."""
     config = SwarmConfig(
         seed=SEED,
-        run=small_run(steps=40, batch=BATCH, delay=1),
+        run=small_run(steps=18, batch=BATCH, delay=1),
         cost=Cost(forward_s=0.01, gradient_bytes=16_000_000, state_bytes=64_000_000),
         latecomers_s=(3.0,),
     )
