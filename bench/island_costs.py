@@ -15,7 +15,8 @@ from itertools import pairwise, product
 import numpy as np
 from ortools.linear_solver import pywraplp
 
-from p2pswarm.plan.fleet import GRID, DeviceFleet, WireCodec, WorkLoad, codec_of
+from p2pswarm.plan.codec_costs import GRID, WireCodec, codec_of
+from p2pswarm.plan.fleet import DeviceFleet, WorkLoad
 from p2pswarm.plan.network import DeviceNetwork, Floats, Ints
 
 MBIT_BYTES = 1e6 / 8

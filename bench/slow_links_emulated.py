@@ -17,7 +17,7 @@ from results import show
 from swarm_processes import FIRST_SERVER, Run, RunFailed, Site, events, steady, swarm
 from wan_lab import Lab, Link, carried_bytes
 
-from p2pswarm.plan.fleet import codec_of
+from p2pswarm.plan.codec_costs import codec_of
 
 STAGES = 3
 MODEL_WIDTH, STAGE_LAYERS, FLOPS = 4_096, 4, 40e12
