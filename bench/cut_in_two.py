@@ -246,10 +246,10 @@ def play(lab: Lab, nodes: Nodes, swarm: Swarm, run: Run, options: argparse.Names
     print(f"  step {told.cut_after}: {text}", flush=True)
     part()
     begun_s = time.monotonic()
-    # The coordinator may have one step more under way, which the cut comes too late for.
-    before = {name: len(swarm.seen[name].steps) + (name == leader) for name in may_go_on}
+    # One step more may be under way, which the cut comes too late for; a new leader says it again.
+    late = told.cut_after + 1
     told.goes_on_s = swarm.until(
-        lambda: any(len(swarm.seen[name].steps) > before[name] for name in may_go_on),
+        lambda: any(max(swarm.seen[name].steps, default=0) > late for name in may_go_on),
         "the majority goes on",
     )
     print(f"  step {swarm.last_step} {told.goes_on_s:.1f} s later", flush=True)
