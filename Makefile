@@ -18,7 +18,7 @@ INPUTS ?= 100000
 
 help:
 	@echo "make demo    train a small transformer over six processes on this machine (about 6 minutes)"
-	@echo "make test    mypy, ruff, docs, every rule, and the core of each laboratory (about 8 minutes on 2 processors)"
+	@echo "make test    mypy, ruff, docs, every rule, and the core of each laboratory (about 10 minutes on 2 processors)"
 	@echo "make test-all  and what takes long: branch coverage, the laboratories in full, more examples, chaos and fuzz"
 	@echo "make chaos   thousands of random faults in the simulated world: make chaos SEEDS=0:2000"
 	@echo "make fuzz    mutated inputs for each parser, answers in fuzz.json; goes on where it ended: make fuzz INPUTS=1000000"

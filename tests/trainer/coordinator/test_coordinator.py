@@ -1,11 +1,21 @@
 """The coordinator: whatever dies, every microbatch counts once in every stage."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from core import core_of
 from trainer.toy_server import Server
 from trainer.toy_swarm import World
 
 NAMES_MAX = 255  # a toy server's name is a byte
+LATE = range(7)  # the seeds of `make test` that are played with a delay, too
+
+
+def plays(seeds: Sequence[int], core: Sequence[int]) -> list[Any]:
+    """Seeds without and with a delay; `core`: what is not left to `make test-all`."""
+    both = [(seed, delay) for delay in (0, 1) for seed in seeds]
+    return core_of(both, [(seed, 0) for seed in core] + [(seed, 1) for seed in LATE])
 
 
 def swarm(
@@ -64,8 +74,7 @@ def copies(world: World, stage: int) -> list[Server]:
 
 
 # In 155 and 214 a sum is voided whose microbatch a fence, still under way, has shown to be counted.
-@pytest.mark.parametrize("delay", [0, 1])
-@pytest.mark.parametrize("seed", core_of([*range(60), 155, 214], [*range(20), 155, 214]))
+@pytest.mark.parametrize(("seed", "delay"), plays([*range(60), 155, 214], [*range(20), 155, 214]))
 def test_whatever_dies_or_freezes_nothing_is_lost_or_doubled_and_the_run_goes_on(
     seed: int, delay: int
 ):
@@ -84,8 +93,7 @@ def test_whatever_dies_or_freezes_nothing_is_lost_or_doubled_and_the_run_goes_on
         assert [d.step for d in world.done] == list(range(8))
 
 
-@pytest.mark.parametrize("delay", [0, 1])
-@pytest.mark.parametrize("seed", core_of(range(40), range(14)))
+@pytest.mark.parametrize(("seed", "delay"), plays(range(40), range(14)))
 def test_what_is_not_finite_anywhere_is_in_no_sum_and_all_else_is_in_one(seed: int, delay: int):
     stages = 1 + seed % 3
     world = swarm(seed, stages=stages, replicas=1 + seed % 2, steps=8, delay=delay)
@@ -104,8 +112,7 @@ def test_what_is_not_finite_anywhere_is_in_no_sum_and_all_else_is_in_one(seed: i
     assert aside == sorted(world.poison)
 
 
-@pytest.mark.parametrize("delay", [0, 1])
-@pytest.mark.parametrize("seed", core_of(range(40), range(14)))
+@pytest.mark.parametrize(("seed", "delay"), plays(range(40), range(14)))
 def test_a_commit_that_reaches_nobody_is_sent_again(seed: int, delay: int):
     """All links break with every third decision; no server dies, so every step is done."""
     world = swarm(seed, stages=1 + seed % 3, replicas=1 + seed % 2, steps=10, delay=delay)
