@@ -32,11 +32,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from check_chain import Rec, entries, newest_chain
-from exactness import SERVE, introduced
+from exactness import introduced
 from lab_run import LabRun, add_options, play_and_compare
 from results import command_line
 from swarm_processes import (
     FIRST_SERVER,
+    SERVE,
     TRAINER,
     Gone,
     NodeListener,

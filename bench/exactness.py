@@ -41,6 +41,7 @@ import torch
 from emulated_weights import RehearsalReference, configured
 from results import command_line, show, write_json
 from swarm_processes import (
+    SERVE,
     STANDARD_LIBRARY,
     Gone,
     NodeListener,
@@ -70,7 +71,6 @@ from p2pswarm.settings.config import INT_GRID
 STAGES, REPLICAS = 2, 2
 WANTED = 1e-9
 ROTATING = Path(__file__).with_name("rotating_node.py")
-SERVE = '[serve]\nthreads = 1\ndevice = "cpu"\n'
 REHEARSE = '[serve]\nthreads = 1\ndevice = "emulated"\nemulated_forward_s = 0.02\n'
 KINDS = {"F32": torch.float32, "F64": torch.float64}
 

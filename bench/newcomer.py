@@ -43,9 +43,20 @@ from dataclasses import asdict, dataclass
 
 from proc import memory_bytes
 from results import command_line, write_json
-from swarm_processes import FIRST_SERVER, NODE, ROOT, Nodes, Run, RunFailed, Site, events, swarm
+from swarm_processes import (
+    FIRST_SERVER,
+    NODE,
+    ROOT,
+    SERVE,
+    Nodes,
+    Run,
+    RunFailed,
+    Site,
+    events,
+    swarm,
+)
 from waiting_node import FAMILY
-from wan_lab import Lab, LabUnavailable, add_link_options, link_of
+from wan_lab import Lab, LabUnavailable, add_link_options, carried_bytes, link_of
 
 from p2pswarm.node.run.weights_file import state_sizes
 from p2pswarm.progress.events import Event, Stepped
@@ -53,7 +64,6 @@ from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.settings.config import ModelConfig, RunConfig
 from p2pswarm.tensors.state_tree import PIECE_VALUES
 
-SERVE = '[serve]\nthreads = 1\ndevice = "cpu"\n'
 WAITING = (sys.executable, str(ROOT / "bench" / "waiting_node.py"))
 SAMPLE_S = 0.1
 RESTORED = re.compile(r"taken from the folder `state`: (\d+)")
@@ -218,7 +228,7 @@ def measure(options: argparse.Namespace) -> Measured:
 
         def came() -> int:
             roads = [(FIRST_SERVER + i, host) for i in range(options.donors)]
-            return sum(count.wire_bytes for road, count in lab.counts().items() if road in roads)
+            return carried_bytes(lab, roads.__contains__)
 
         node = (*WAITING, str(options.gpu)) if options.gpu else NODE
         site = Site("wan", lab.address, lab.enter, node)

@@ -24,10 +24,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from exactness import SERVE
 from lab_run import LabRun, add_options, play_and_compare
 from results import command_line
-from swarm_processes import FIRST_SERVER, TRAINER, Gone, NodeListener, Nodes, Run, RunFailed
+from swarm_processes import FIRST_SERVER, SERVE, TRAINER, Gone, NodeListener, Nodes, Run, RunFailed
 from wan_lab import Lab, Link
 
 from p2pswarm.progress.events import Ended, Stepped

@@ -47,6 +47,7 @@ from results import command_line, show, target, write_json
 from slow_links_emulated import EMULATED, rehearse
 from swarm_processes import (
     FIRST_SERVER,
+    SERVE,
     STANDARD_LIBRARY,
     Gone,
     NodeListener,
@@ -64,7 +65,6 @@ from p2pswarm.progress.events import Ended, Started, Stepped
 
 PEERS = Path(__file__).with_name("slow_links_peers.py")
 NOT_SERVERS = FIRST_SERVER  # the trainer's and the bootstrap node's hosts
-SERVE = '[serve]\nthreads = 1\ndevice = "cpu"\n'
 START_S = 120.0  # for processes to be up, beside the patience
 RUNGS = ("int8/dither4", "dither6/dither3", "dither4/dither3")
 BF16, AUTOMATIC, PROJECTOR, DELAY, LOOP = "bf16", "automatic", "projector", "delay-1", "plain-loop"

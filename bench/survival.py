@@ -24,10 +24,11 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from exactness import SERVE, WANTED, compare, tensors, train_plainly, written
+from exactness import WANTED, compare, tensors, train_plainly, written
 from results import command_line, show, write_json
 from survival_picture import draw
 from swarm_processes import (
+    SERVE,
     STANDARD_LIBRARY,
     NodeListener,
     Nodes,

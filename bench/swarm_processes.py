@@ -34,6 +34,8 @@ PLAIN = (sys.executable, str(ROOT / "bench" / "plain_training.py"))
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 """Text that is wherever Python is."""
 CHECK = ROOT / "bench" / "check_chain.py"
+SERVE = '[serve]\nthreads = 1\ndevice = "cpu"\n'
+"""The settings of a server."""
 LEAVE_S = 6.0  # a node promises 5
 PATHS = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 SETTINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": PATHS}

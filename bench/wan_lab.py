@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +38,6 @@ def link_of(options: argparse.Namespace) -> Link:
     )
 
 
-def carried_bytes(lab: Lab) -> int:
-    """The bytes that all links of a lab have carried so far."""
-    return sum(count.wire_bytes for count in lab.counts().values())
+def carried_bytes(lab: Lab, counts: Callable[[tuple[int, int]], bool] = lambda _: True) -> int:
+    """The bytes that links of a lab have carried so far; `counts`: which, by their ends."""
+    return sum(count.wire_bytes for road, count in lab.counts().items() if counts(road))

@@ -21,12 +21,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from results import command_line, show, write_json
-from swarm_processes import TRAINER, Run, RunFailed, Site, events, steady, swarm
-from wan_lab import Lab, LabUnavailable, add_link_options, link_of
+from swarm_processes import SERVE, TRAINER, Run, RunFailed, Site, events, steady, swarm
+from wan_lab import Lab, LabUnavailable, add_link_options, carried_bytes, link_of
 
 STAGES = 2
 HOSTS = 2 + STAGES  # the trainer's, the bootstrap node's, and one a server
-SERVE = '[serve]\nthreads = 1\ndevice = "cpu"\n'
 BYTES_PER_NUMBER = {"raw": 4, "bf16": 2, "fp16": 2}
 
 
@@ -102,7 +101,7 @@ def main() -> int:
 
 def carried(lab: Lab) -> int:
     """The bytes that the trainer's links have carried so far."""
-    return sum(count.wire_bytes for road, count in lab.counts().items() if TRAINER in road)
+    return carried_bytes(lab, lambda road: TRAINER in road)
 
 
 def report(runs: dict[str, list[Measured]], run: Run, options: argparse.Namespace) -> None:

@@ -94,30 +94,29 @@ def _put_new(draft: Path, data: bytes, mode: int) -> None:
 def require_file(path: Path) -> None:
     """Raise Unusable for a path that is not there, or no file; nothing is opened."""
     try:
-        if stat.S_ISDIR(path.stat().st_mode):
+        if stat.S_ISDIR(refuse_pipe(path).st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        refuse_pipe(path)
     except OSError as error:
         raise Unusable(f"{path} cannot be read: {error.strerror}; name another file") from error
 
 
-def refuse_pipe(path: Path) -> None:
+def refuse_pipe(path: Path) -> os.stat_result:
     """Raise Unusable for a pipe or a device: opening or reading it may wait for ever.
 
-    Raises OSError for a path that is not there.
+    Raises OSError for a path that is not there; returns its status.
     """
-    mode = path.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    status = path.stat()
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise Unusable(
             f"{path} is a pipe or a device: write what it gives to a file, and name that"
         )
+    return status
 
 
 def read_small(path: Path, bytes_max: int, instead: str) -> bytes:
     """All bytes of a file; `instead` tells what a larger one cannot be: "it is no trace"."""
     try:
-        refuse_pipe(path)
-        if path.stat().st_size > bytes_max:
+        if refuse_pipe(path).st_size > bytes_max:
             raise Unusable(f"{path} is larger than {bytes_max:,} bytes: {instead}")
         found = path.read_bytes()
     except OSError as error:

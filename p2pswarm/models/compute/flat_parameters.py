@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ from p2pswarm.tensors.codecs.tensor_pool import on_host
 from p2pswarm.tensors.flat_layout import FlatLayout, Shape, Span, flat_layout
 from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_hash, piece_spans, root_of
 
+T = TypeVar("T")
 THREADS = 8  # hash 14 GB/s, about as fast as bytes come from a GPU
 NORM_CHUNK = 1 << 18  # elements widened to float64 at a time: 2 MiB stay in the cache
 
@@ -210,7 +212,7 @@ class FlatParameters:
 
     def of_step(self, step: int) -> "FlatParameters":
         """The half that computes a step, and has its sum."""
-        return self.halves[step % len(self.halves)]
+        return half_of(self.halves, step)
 
     def newest(self, version: int) -> "FlatParameters":
         """The half that has the weights of a version, where no later one is here."""
@@ -275,6 +277,11 @@ class FlatParameters:
         if number > 1:
             weights_C.add_(update_C - last_C)
         last_C.copy_(update_C)
+
+
+def half_of(halves: Sequence[T], step: int) -> T:
+    """What computes a step, or belongs to that; with a delay even and odd steps have one each."""
+    return halves[step % len(halves)]
 
 
 def frozen_names(blocks: Sequence[nn.Module]) -> set[str]:

@@ -7,7 +7,7 @@ Shapes:  tokens_BS has S = T + 1 tokens in a row: T inputs, and the targets one 
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from p2pswarm.models.compute.bundle_spec import (
     boundary_codecs,
     bundle_spec,
 )
-from p2pswarm.models.compute.flat_parameters import FlatParameters, squared_norm
+from p2pswarm.models.compute.flat_parameters import FlatParameters, half_of, squared_norm
 from p2pswarm.models.compute.optimizer import optimizer_of
 from p2pswarm.models.compute.precision import FullPrecision, Precision, precision_of
 from p2pswarm.models.compute.torch_stage import (
@@ -40,7 +40,6 @@ from p2pswarm.tensors.codecs.codec import CodecKind
 from p2pswarm.tensors.codecs.edge_codecs import EdgeCodecs
 from p2pswarm.tensors.codecs.registry import named, round_trip
 
-T = TypeVar("T")
 Rounds = Callable[[Tensor], Tensor]
 CodecsOfStep = Callable[[int], Sequence[bytes]]
 """Gives the codes above each stage that a record has for a step; none: as the manifest says."""
@@ -175,7 +174,7 @@ class ReferenceTrainer:
 
     @property
     def _precision(self) -> Precision:
-        return self._of(self.version, self._precisions)
+        return half_of(self._precisions, self.version)
 
     def loss(self, tokens_BS: Tensor, number: int) -> Tensor:
         """Mean nats per token of one microbatch; `number`: its own in the run."""
@@ -248,7 +247,7 @@ class ReferenceTrainer:
     def apply(self, scale: float, learning_rate: float) -> None:
         """Update with the sum times `scale`, and empty it."""
         sum_N, update = self._computing.sum_N, Update(self.version + 1, scale, learning_rate)
-        self._of(self.version, self._optimizers).step(sum_N, update)
+        half_of(self._optimizers, self.version).step(sum_N, update)
         sum_N.zero_()
         self.version += 1
 
@@ -256,10 +255,5 @@ class ReferenceTrainer:
     def evaluate(self, tokens_BS: Tensor, number: int = 0) -> float:
         """Mean nats per token of one microbatch; no graph is kept."""
         with nothing_drawn(self.flat.blocks):
-            newest = self._of(self.version + 1, self._precisions)
+            newest = half_of(self._precisions, self.version + 1)
             return self._loss(tokens_BS, number, newest).item()
-
-    @staticmethod
-    def _of(step: int, halves: Sequence[T]) -> T:
-        """Return what belongs to the half that computes a step."""
-        return halves[step % len(halves)]

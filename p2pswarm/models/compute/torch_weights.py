@@ -21,6 +21,7 @@ from p2pswarm.models.compute.compiler import compiled_precision
 from p2pswarm.models.compute.flat_parameters import (
     FlatParameters,
     first_weights,
+    half_of,
     layout_of,
     piece_hashes,
 )
@@ -95,8 +96,7 @@ class TorchState:
 
     def follow(self, piece: int, gradient: Tensor, update: Update) -> None:
         there = gradient.to(self._flat.params_N.device)
-        optimizer = self._optimizers[(update.number - 1) % len(self._optimizers)]
-        optimizer.step(there, update, self._spans[piece])
+        half_of(self._optimizers, update.number - 1).step(there, update, self._spans[piece])
         self._versions[piece] = update.number
 
     def _state(self, piece: int) -> tuple[Tensor, ...]:
@@ -178,7 +178,7 @@ class TorchWeights:
     def apply(self, reduced: Sums, update: Update) -> None:
         assert isinstance(reduced, TorchSums)
         step = update.number - 1
-        self._optimizers[step % len(self._optimizers)].step(reduced.reduced_N, update)
+        half_of(self._optimizers, step).step(reduced.reduced_N, update)
         self._flat.of_step(step).sum_N.zero_()
         self.state.become(update.number)
 

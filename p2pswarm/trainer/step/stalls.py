@@ -66,6 +66,21 @@ class StalledJob:
 
 
 @dataclass(slots=True)
+class _FinishedWork:
+    """What a server has finished in a step."""
+
+    finished_s: float = -math.inf
+    """When it finished something last."""
+    returned_s: float = -math.inf
+    """When it finished a gradient last that had come back to it."""
+    paces_s: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_SAMPLES))
+    """How long it took from one thing that it finished to the next, while it had any."""
+
+
+NOTHING_FINISHED = _FinishedWork()
+
+
+@dataclass(slots=True)
 class _Stall:
     """A server that was stalled in this step."""
 
@@ -117,15 +132,10 @@ class WorkStealing:
         """How long servers of each stage take for a microbatch, or its gradient."""
         self._back_s: list[deque[float]] = [deque(maxlen=MEASURED) for _ in range(stages)]
         """How long they take for a gradient that comes back to them."""
-        self._finished_s: dict[Incarnation, float] = {}
-        """When a server finished something last."""
-        self._returned_s: dict[Incarnation, float] = {}
-        """When it finished a gradient last that had come back to it."""
+        self._work: dict[Incarnation, _FinishedWork] = {}
         self._moved: Counter[int] = Counter()
         self._stalls: dict[Incarnation, _Stall] = {}
         """Of the servers that were stalled in this step."""
-        self._pace_s: dict[Incarnation, deque[float]] = {}
-        """How long each took from one thing that it finished to the next, while it had any."""
         self._believed_s = RecentItems[bytes, float](MEMBERS_MAX)
         """When it was first believed of each peer, lately, that it waits for another."""
         self._held: dict[int, _Holding] = {}
@@ -138,14 +148,10 @@ class WorkStealing:
         self._stalls.clear()
         if loaded:
             there = {one for held in self._held.values() for one in held.servers.values()}
-            self._finished_s = {o: at_s for o, at_s in self._finished_s.items() if o in there}
-            self._returned_s = {o: at_s for o, at_s in self._returned_s.items() if o in there}
-            self._pace_s = {o: took_s for o, took_s in self._pace_s.items() if o in there}
+            self._work = {one: made for one, made in self._work.items() if one in there}
             return
         self._held.clear()
-        self._finished_s.clear()
-        self._returned_s.clear()
-        self._pace_s.clear()
+        self._work.clear()
         self.next_look_s = math.inf
 
     def holder(self, job: MicrobatchJob, stage: int) -> Incarnation | None:
@@ -338,7 +344,7 @@ class WorkStealing:
             by_holder.setdefault(one.holder, []).append(one)
         late = []
         for holder, queue in by_holder.items():
-            paces_s = sorted(self._pace_s.get(holder, ()))
+            paces_s = sorted(self._work.get(holder, NOTHING_FINISHED).paces_s)
             if len(paces_s) < SHARED_MIN:
                 continue
             pace_s = paces_s[len(paces_s) // 2]
@@ -359,8 +365,9 @@ class WorkStealing:
         """For how long its holder has had it, or has finished nothing; of gradients no gradient."""
         if held.holder is None:
             return 0.0
-        done_s = self._returned_s if held.returning else self._finished_s
-        return max(0.0, now_s - max(held.since_s, done_s.get(held.holder, held.since_s)))
+        made = self._work.get(held.holder, NOTHING_FINISHED)
+        done_s = made.returned_s if held.returning else made.finished_s
+        return max(0.0, now_s - max(held.since_s, done_s))
 
     def _pass(self, held: _Holding, stage: int, now_s: float) -> None:
         if held.holder is not None and not held.waits:
@@ -372,8 +379,9 @@ class WorkStealing:
         """Note how long a server took for what it has finished."""
         took_s = self._took(held, now_s)
         self._took_s[held.stage].append(took_s)
-        self._pace_s.setdefault(holder, deque(maxlen=PACE_SAMPLES)).append(took_s)
-        self._finished_s[holder] = now_s
+        made = self._work.setdefault(holder, _FinishedWork())
+        made.paces_s.append(took_s)
+        made.finished_s = now_s
         if held.returning:
             self._back_s[held.stage].append(took_s)
-            self._returned_s[holder] = now_s
+            made.returned_s = now_s
