@@ -28,7 +28,7 @@ def stall_s(*faults: Fault) -> float:
     """The longest stall less the longest step without faults; 0 if that is longer."""
     outcome = play_plan(SEED, TWO_EACH, FaultPlan(1, faults))
     assert outcome.what is None, outcome.what
-    return max(0.0, outcome.longest_stall_s - longest_calm_step_s(SEED, TWO_EACH))
+    return max(0.0, outcome.longest_stall_s - longest_calm_step_s(TWO_EACH))
 
 
 @pytest.mark.parametrize("kind", [FaultKind.CUT, FaultKind.ONE_WAY])
@@ -59,7 +59,7 @@ def test_a_server_behind_a_cut_finds_a_coordinator_that_it_was_never_told_of():
     outcome = play_plan(1012, shape, replace(plan, faults=(kill, cut)))
 
     assert outcome.what is None
-    stall_less_step_s = outcome.longest_stall_s - longest_calm_step_s(1012, shape)
+    stall_less_step_s = outcome.longest_stall_s - longest_calm_step_s(shape)
     assert stall_less_step_s < 15.0, outcome.happened
 
 
