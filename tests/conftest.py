@@ -93,15 +93,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect tests without looking for garbage: what is made here stays until the end.
-
-    Nor is it looked through later, by tests that ask for a collection of garbage.
-    """
+    """Collect tests without looking for garbage: what is made here stays until the end."""
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.freeze()
+        gc.freeze()  # nor does the first look go through all of it
         gc.enable()
 
 
