@@ -2,11 +2,12 @@
 
 import atexit
 import functools
+import gc
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anybody imports torch
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="p2pswarm-hub-")  # not the user's cache
@@ -88,6 +89,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             rewrite.try_makedirs(written.parent)
             state = session.config.stash[rewrite.assertstate_key]
             rewrite._write_pyc(state, code, about, written)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without looking for garbage: what is made here stays until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()  # nor does the first look go through all of it
+        gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -68,7 +68,10 @@ def test_a_run_under_churn_ends_with_every_step(death_every_s):
     assert steps_done(swarm) == list(range(STEPS))
 
 
-@pytest.mark.parametrize("kind", [FaultKind.KILL, FaultKind.RESTART, FaultKind.FREEZE])
+@pytest.mark.parametrize(
+    "kind",
+    core_of([FaultKind.KILL, FaultKind.RESTART, FaultKind.FREEZE], [FaultKind.KILL]),
+)
 @pytest.mark.parametrize("at_s", core_of([4.0, 6.5], [6.5]))
 def test_another_trainer_goes_on_in_the_middle_of_an_overlap(kind, at_s):
     fault = Fault(kind, at_s, 9.0, (0,), silent=True)

@@ -1,6 +1,7 @@
 """Each rule of the coordinator names all that it depends on: one that is not asked has no work."""
 
 import pytest
+from core import core_of
 from trainer.coordinator.test_coordinator import cause_trouble
 from trainer.toy_swarm import RUN, World
 from trainer.toy_takeovers import Takeovers
@@ -31,7 +32,7 @@ def play(world: World, replicas: int) -> None:
 
 
 @pytest.mark.parametrize("delay", [0, 1])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", core_of(range(12), range(5)))
 def test_a_rule_that_is_not_asked_has_nothing_to_do(seed: int, delay: int):
     world = World(seed, stages=1 + seed % 3, steps=8, microbatches=6, delay=delay)
     world.coordinator = ThoroughCoordinator(world.config, RUN)
@@ -42,7 +43,7 @@ def test_a_rule_that_is_not_asked_has_nothing_to_do(seed: int, delay: int):
     assert world.done
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", core_of(range(6), range(3)))
 def test_nor_has_it_after_a_takeover(seed: int, monkeypatch):
     monkeypatch.setattr("trainer.toy_takeovers.Coordinator", ThoroughCoordinator)
     world = Takeovers(seed, stages=2, steps=8, microbatches=6)

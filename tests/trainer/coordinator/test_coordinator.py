@@ -74,7 +74,7 @@ def copies(world: World, stage: int) -> list[Server]:
 
 
 # In 155 and 214 a sum is voided whose microbatch a fence, still under way, has shown to be counted.
-@pytest.mark.parametrize(("seed", "delay"), plays([*range(60), 155, 214], [*range(20), 155, 214]))
+@pytest.mark.parametrize(("seed", "delay"), plays([*range(60), 155, 214], [*range(12), 155, 214]))
 def test_whatever_dies_or_freezes_nothing_is_lost_or_doubled_and_the_run_goes_on(
     seed: int, delay: int
 ):
@@ -93,7 +93,7 @@ def test_whatever_dies_or_freezes_nothing_is_lost_or_doubled_and_the_run_goes_on
         assert [d.step for d in world.done] == list(range(8))
 
 
-@pytest.mark.parametrize(("seed", "delay"), plays(range(40), range(14)))
+@pytest.mark.parametrize(("seed", "delay"), plays(range(40), range(9)))
 def test_what_is_not_finite_anywhere_is_in_no_sum_and_all_else_is_in_one(seed: int, delay: int):
     stages = 1 + seed % 3
     world = swarm(seed, stages=stages, replicas=1 + seed % 2, steps=8, delay=delay)
@@ -112,7 +112,7 @@ def test_what_is_not_finite_anywhere_is_in_no_sum_and_all_else_is_in_one(seed: i
     assert aside == sorted(world.poison)
 
 
-@pytest.mark.parametrize(("seed", "delay"), plays(range(40), range(14)))
+@pytest.mark.parametrize(("seed", "delay"), plays(range(40), range(9)))
 def test_a_commit_that_reaches_nobody_is_sent_again(seed: int, delay: int):
     """All links break with every third decision; no server dies, so every step is done."""
     world = swarm(seed, stages=1 + seed % 3, replicas=1 + seed % 2, steps=10, delay=delay)
@@ -127,7 +127,7 @@ def test_a_commit_that_reaches_nobody_is_sent_again(seed: int, delay: int):
     assert [lost for lost in world.lost if "differ" in lost.reason] == []
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", core_of(range(12), range(5)))
 def test_newcomers_that_miss_reductions_stay_and_become_ready(seed: int):
     """Nobody waits for them: a commit overtakes its reduction, or that never comes."""
     world = swarm(seed, stages=2, replicas=2, steps=20)
