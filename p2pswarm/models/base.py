@@ -38,6 +38,14 @@ class Block(nn.Module, ABC):
     def draw(self, generator: torch.Generator) -> None:
         """Fill the parameters; `normal_` and `uniform_` give the same bits everywhere."""
 
+    def trace(self, value: Value) -> Value:
+        """Give what `forward` gives, in shape, on the meta device.
+
+        Torch imports its compiler for most operations there: a second of a node's start.
+        """
+        traced: Value = self(value)
+        return traced
+
 
 class WholeBlock(Block):
     """A block of a model that has names, and ways to make buffers, of its own."""
@@ -50,10 +58,6 @@ class WholeBlock(Block):
     """Matrices with a row for each token: AdamW's also where matrices are Muon's."""
     ignored: tuple[str, ...] = ()
     """What else files of weights may hold, as regular expressions for names."""
-
-    @abstractmethod
-    def trace(self, value: Value) -> Value:
-        """Give what `forward` gives, in shape, on the meta device."""
 
     @abstractmethod
     def full_name(self, name: str) -> str:

@@ -17,9 +17,9 @@ from p2pswarm.models.base import (
     DTYPES,
     LONE_KEY,
     TOKENS,
+    Block,
     Bundle,
     Value,
-    WholeBlock,
     bundle_of,
 )
 from p2pswarm.models.blocks import block_count, make_blocks
@@ -94,7 +94,7 @@ def _traced(build: Family, run: RunConfig) -> tuple[Boundary, ...]:
             what = f"block {number} ({type(block).__name__})"
             untraced = f"{what} of family {run.model.family!r} cannot be traced on the meta device"
             with foreign(untraced):
-                value = block.trace(value) if isinstance(block, WholeBlock) else block(value)
+                value = block.trace(value) if isinstance(block, Block) else block(value)
             _require_value(value, what, run.model.family)
             found.append(_boundary(value))
     _require_scores(bundle_of(value), shape, run)

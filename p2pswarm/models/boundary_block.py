@@ -77,7 +77,7 @@ class BoundaryBlock(WholeBlock):
 
     def trace(self, value: Value) -> Value:
         inner = self.inner
-        return self._passed(value, inner.trace if isinstance(inner, WholeBlock) else inner)
+        return self._passed(value, inner.trace if isinstance(inner, Block) else inner)
 
     def _passed(self, value: Value, inner: Callable[[Value], Value]) -> Value:
         bundle = bundle_of(value)

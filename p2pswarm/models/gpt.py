@@ -8,7 +8,7 @@ Source:  rotary positions: arXiv 2104.09864; RMSNorm: arXiv 1910.07467; squared 
          2109.08668; depth-scaled output projections: GPT-2; a tied embedding times the root of D:
          arXiv 1706.03762, 3.4.
 """
-# ruff: noqa: D102, N803, N806  `Block` documents forward and draw; shapes end the names
+# ruff: noqa: D102, N803, N806  `Block` documents its methods; shapes end the names
 
 import math
 from collections.abc import Sequence
@@ -76,6 +76,11 @@ class Embedding(Block):
         x_BTD = x_BTD * self.scale if self.tied else x_BTD
         x_BTD = x_BTD if self.signs is None else x_BTD + self.signs(tokens_BT)
         return beside(x_BTD, positions_of(tokens_BT, self.end) if self.apart else None)
+
+    def trace(self, value: Value) -> Value:
+        tokens_BT = bundle_of(value)[LONE_KEY]
+        x_BTD = self.token_VD.new_empty((*tokens_BT.shape, self.width), requires_grad=True)
+        return beside(x_BTD, torch.empty_like(tokens_BT, dtype=torch.int32) if self.apart else None)
 
     def _vectors(self, tokens_BT: Tensor) -> Tensor:
         return F.embedding(tokens_BT, self.token_VD)
@@ -145,6 +150,10 @@ class Layer(Block):
         x_BTD = x_BTD + self._written(group.leave(F.linear(hidden, self.mlp_out)))
         return beside(x_BTD, position_BT)
 
+    def trace(self, value: Value) -> Value:
+        bundle = bundle_of(value)
+        return beside(bundle[LONE_KEY], bundle.get(POSITION_KEY))
+
     def _written(self, x: Tensor) -> Tensor:
         """What is added to a row, of the model's width."""
         return x if self.subspace is None else self.subspace.widened(x)
@@ -181,6 +190,10 @@ class Head(Block):
         x_BTD = bundle_of(value)[LONE_KEY]
         normed_BTD = F.rms_norm(x_BTD, (x_BTD.shape[-1],), self.norm_D, NORM_EPS)
         return F.linear(self.tensor_group.enter(normed_BTD), self.score_VD)
+
+    def trace(self, value: Value) -> Value:
+        shape = (*bundle_of(value)[LONE_KEY].shape[:2], len(self.score_VD))
+        return self.score_VD.new_empty(shape, requires_grad=True)
 
 
 def begin_with(blocks: Sequence[nn.Module], signs: TokenSigns) -> None:

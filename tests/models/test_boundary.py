@@ -8,6 +8,8 @@ from models.harness import run_of
 from torch import nn
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.models.base import bundle_of
+from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.boundary import Boundary, CarriedTensor, boundaries
 from p2pswarm.models.compute.bundle_spec import boundary_above, bundle_spec, check_model
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
@@ -62,6 +64,33 @@ def test_the_gpt_gives_one_tensor_without_a_bundle():
     assert traced[0].tensors == (
         CarriedTensor("x", torch.float64, (2, 12, 16), differentiable=True),
     )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"tie": True, "dtype": "float64"},
+        {"documents": "apart", "document_end": 10},
+        {"boundary": "subspace", "boundary_width": 4},
+        {"boundary": "projector", "boundary_width": 4},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
+def test_the_gpt_says_without_computing_what_it_gives(changes):
+    model = ModelConfig(d_model=16, layers=2, heads=4, sequence_length=12, **changes)
+    run = RunConfig(stages=2, model=model, batch=BatchConfig(rows=2))
+    with torch.device("meta"):
+        blocks = make_blocks(run, range(block_count(model)))
+        value = torch.zeros(2, 12, dtype=torch.int64)
+
+    for block in blocks:
+        given, computed = bundle_of(block.trace(value)), bundle_of(block(value))
+
+        assert [(key, x.shape, x.dtype, x.requires_grad) for key, x in given.items()] == [
+            (key, x.shape, x.dtype, x.requires_grad) for key, x in computed.items()
+        ]
+        value = block.trace(value)
 
 
 def test_a_bundle_is_brought_into_the_order_of_its_boundary():

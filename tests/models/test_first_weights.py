@@ -61,7 +61,9 @@ def test_a_processor_without_vector_instructions_draws_the_same_bits():
     usable = [name for name in numpys.__cpu_dispatch__ if numpys.__cpu_features__.get(name)]
     plain = {"ATEN_CPU_CAPABILITY": "default", "NPY_DISABLE_CPU_FEATURES": " ".join(usable)}
     script = "from models.test_first_weights import gpt_digest as g; print(g('float32'))"
-    script += "; import sys; print('torch._dynamo' in sys.modules)"
+    script += "; import sys; from p2pswarm.models.boundary import boundaries"
+    script += "; from p2pswarm.settings.config import RunConfig; boundaries(RunConfig())"
+    script += "; print('torch._dynamo' in sys.modules)"
     paths = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
     there = os.environ | plain | {"PYTHONPATH": os.pathsep.join(paths)}
 
