@@ -468,15 +468,15 @@ class Coordinator:
         return Effects([*reports], Change.ATTEMPTS | Change.BLAME)
 
     def _give_up_stalled(self, now_s: float) -> Effects:
-        """Give up what waits at a server that is far slower than idle ones of its stage.
+        """Give up what far slower servers have, and do without them if their sums are soon redone.
 
-        The step does without it where its sum is soon made again: its averaging would wait, too.
+        Averaging would wait for them, too.
         """
-        suspects = self._step.give_up_stalled(self.members.ready, now_s)
+        blame = self._blame
+        suspects = self._step.give_up_stalled(self.members.ready, blame.servers.pauses, now_s)
         if suspects is None:
             return Effects()
-        blame = self._blame.on_stall
-        reports = [one for each in suspects for one in blame(each.one, each.teller, now_s)]
+        reports = [one for each in suspects for one in blame.on_stall(each.one, each.teller, now_s)]
         return Effects([*reports], Change.ATTEMPTS | Change.BLAME)
 
     def _settle_fences(self, now_s: float) -> Effects:

@@ -146,6 +146,11 @@ class FailingServers:
         history = self._histories.get(peer)
         return history is not None and now_s < max(history.until_s, history.quarantine_ends_s)
 
+    def pauses(self, peer: bytes) -> int:
+        """Return how often a server was left out lately."""
+        history = self._histories.get(peer)
+        return history.pauses if history is not None else 0
+
     def next_deadline_s(self, now_s: float) -> float | None:
         """Return when the next pause ends."""
         ends_s = (max(one.until_s, one.quarantine_ends_s) for one in self._histories.values())
