@@ -12,6 +12,7 @@ from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import MEMBERS_MAX
 from p2pswarm.trainer.members.averaging_suspects import AveragingSuspects
 from p2pswarm.trainer.members.membership import Membership
+from p2pswarm.trainer.members.quarantine import Quarantines
 from p2pswarm.trainer.reports.reports import (
     NotFiniteThere,
     RoadBroken,
@@ -24,8 +25,6 @@ IN_A_ROW = 3  # failures with no success between; then a server is avoided
 SAME_TROUBLE_S = 0.5  # failures closer than this are one: a server has several microbatches in hand
 PAUSE_FIRST_S = 10.0
 PAUSE_MAX_S = 600.0
-QUARANTINE_S = 600.0  # of one with another state than its stage: each time costs all a step
-QUARANTINE_MAX_S = 86_400.0  # twice as long each time, so one that comes back voids ever less
 RECOVERED = 32  # successes in a row after which a pause does not count any more; twice as many
 # after each other pause, so one that works between its failures has to work ever longer
 
@@ -49,8 +48,6 @@ class _History:
     successes: int = 0
     pauses: int = 0
     until_s: float = float("-inf")
-    quarantines: int = 0
-    quarantine_ends_s: float = float("-inf")
 
 
 class FailingServers:
@@ -62,9 +59,13 @@ class FailingServers:
     begins anew.
     """
 
-    def __init__(self, peers_max: int = MEMBERS_MAX) -> None:
+    def __init__(
+        self, peers_max: int = MEMBERS_MAX, quarantines: Quarantines | None = None
+    ) -> None:
+        """`quarantines`: those that outlive this coordinator."""
         self._max = peers_max
         self._histories: dict[bytes, _History] = {}
+        self._quarantines = Quarantines() if quarantines is None else quarantines
         self._pardoned = False
 
     def on_failure(self, peer: bytes, duty: FailureKind, now_s: float, by: bytes = b"") -> int:
@@ -100,10 +101,6 @@ class FailingServers:
         enough = RECOVERED * 2 ** max(0, history.pauses - 1)
         if history.successes >= enough and not history.failures:
             del self._histories[peer]
-            if history.quarantines:
-                ends_s = history.quarantine_ends_s
-                kept = _History(quarantines=history.quarantines, quarantine_ends_s=ends_s)
-                self._histories[peer] = kept
             self._pardoned = True
 
     def pardoned(self) -> bool:
@@ -129,11 +126,7 @@ class FailingServers:
 
     def quarantine(self, peer: bytes, now_s: float) -> float:
         """Give a server a long pause that no good work shortens, and return it."""
-        history = self._histories.setdefault(peer, _History())
-        pause_s = min(QUARANTINE_MAX_S, QUARANTINE_S * 2.0**history.quarantines)
-        history.quarantines += pause_s < QUARANTINE_MAX_S
-        history.quarantine_ends_s = now_s + pause_s
-        return pause_s
+        return self._quarantines.begin(peer, now_s)
 
     def pardon(self, peer: bytes) -> None:
         """Drop the pause of a server that was not at fault."""
@@ -144,7 +137,8 @@ class FailingServers:
     def avoided(self, peer: bytes, now_s: float) -> bool:
         """Return whether a server is to get no work now, if another can do it."""
         history = self._histories.get(peer)
-        return history is not None and now_s < max(history.until_s, history.quarantine_ends_s)
+        paused = history is not None and now_s < history.until_s
+        return paused or (peer in self._quarantines and now_s < self._quarantines.ends_s(peer))
 
     def pauses(self, peer: bytes) -> int:
         """Return how often a server was left out lately."""
@@ -153,7 +147,8 @@ class FailingServers:
 
     def next_deadline_s(self, now_s: float) -> float | None:
         """Return when the next pause ends."""
-        ends_s = (max(one.until_s, one.quarantine_ends_s) for one in self._histories.values())
+        ends_s = [one.until_s for one in self._histories.values()]
+        ends_s += [one.ends_s for one in self._quarantines.values()]
         return min((end_s for end_s in ends_s if end_s > now_s), default=None)
 
 
@@ -308,7 +303,11 @@ class Blame:
     """
 
     def __init__(
-        self, members: Membership, stages: int, ends: tuple[int, int] | None = None
+        self,
+        members: Membership,
+        stages: int,
+        ends: tuple[int, int] | None = None,
+        quarantines: Quarantines | None = None,
     ) -> None:
         """`ends`: two stages that average a tensor with each other."""
         self._members = members
@@ -320,7 +319,7 @@ class Blame:
         self._condemned: list[int] = []
         self._words = SingleWords()
         self._pairs = FailedPairs(words=self._words)
-        self.servers = FailingServers()
+        self.servers = FailingServers(quarantines=quarantines)
         self.averaging = AveragingSuspects()
 
     def condemned(self) -> list[int]:
