@@ -25,6 +25,7 @@ IN_A_ROW = 3  # failures with no success between; then a server is avoided
 SAME_TROUBLE_S = 0.5  # failures closer than this are one: a server has several microbatches in hand
 PAUSE_FIRST_S = 10.0
 PAUSE_MAX_S = 600.0
+COST_SHARE = 0.05  # of a pause: who holds all others up may do so for no larger part of the time
 RECOVERED = 32  # successes in a row after which a pause does not count any more; twice as many
 # after each other pause, so one that works between its failures has to work ever longer
 
@@ -114,10 +115,11 @@ class FailingServers:
             if found := self._histories.get(peer):
                 found.failures, found.failed_s, found.accusers = {}, {}, {}
 
-    def avoid(self, peer: bytes, now_s: float) -> float:
-        """Give a server a pause, and return it."""
+    def avoid(self, peer: bytes, now_s: float, cost_s: float = 0.0) -> float:
+        """Give a server a pause, and return it; `cost_s`: for how long all others waited for it."""
         history = self._histories.setdefault(peer, _History())
-        pause_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0**history.pauses)
+        least_s = max(PAUSE_FIRST_S, cost_s / COST_SHARE)
+        pause_s = min(PAUSE_MAX_S, least_s * 2.0**history.pauses)
         if pause_s < PAUSE_MAX_S:
             history.pauses += 1
         history.until_s = now_s + pause_s
@@ -365,12 +367,17 @@ class Blame:
         pause_s = self._pause(one, "it is far slower than others of its stage", now_s)
         return [ServerTooSlow(one, member.stage, pause_s)]
 
-    def on_breach(self, one: Incarnation, why: str, now_s: float) -> list[BlameReport]:
-        """Hear that a server does what no honest one does; it is ended anyway."""
+    def on_breach(
+        self, one: Incarnation, why: str, now_s: float, cost_s: float = 0.0
+    ) -> list[BlameReport]:
+        """Hear that a server does what no honest one does; it is ended anyway.
+
+        `cost_s`: for how long all others have waited for it.
+        """
         member = self._members.alive(one)
         if member is None or not self._can_be_spared(one, now_s):
             return []
-        pause_s = self.servers.avoid(one.peer, now_s)
+        pause_s = self.servers.avoid(one.peer, now_s, cost_s)
         return [ServerFails(one, member.stage, 1, why, pause_s)]
 
     def on_wrong_state(self, one: Incarnation, why: str, now_s: float) -> list[BlameReport]:
