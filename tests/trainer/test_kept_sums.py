@@ -15,7 +15,7 @@ from p2pswarm.trainer.coordinator.silence import SILENT_S
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import MemberLost, StepDone, SumKept, SumVoided
 from p2pswarm.trainer.step.in_flight import RETRY_MAX_S
-from p2pswarm.trainer.step.sums import ANSWERED_S, REDO_SHARE, SUSPENDED_S, TIMES_MAX
+from p2pswarm.trainer.step.sums import ANSWERED_S, REDO_SHARE, STAY_SHARE, SUSPENDED_S, TIMES_MAX
 
 ANN, BOB = Incarnation(b"a" * 32, 1), Incarnation(b"b" * 32, 2)
 FIRST, SECOND, BOTH, NONE = b"\x01", b"\x02", b"\x03", b"\x00"
@@ -246,8 +246,10 @@ def test_a_server_that_is_dialled_and_is_not_there_is_not_waited_for():
     assert play.seen(SumVoided) == []
 
 
-def test_one_that_answers_is_given_more_time():
+def test_one_that_answers_is_given_more_time_if_it_was_there_for_long():
     play, ann, bob = two()
+    play.now_s += ANSWERED_S / STAY_SHARE
+    play.coordinator.silence.on_word(ann, play.now_s)
     play.lose(ann)
     play.coordinator.on_probe_answer(ann, None, play.now_s)
     play.promise(bob)

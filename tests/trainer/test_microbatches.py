@@ -8,7 +8,7 @@ from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import Obstacle, Work
 from p2pswarm.run.messages.microbatch import Evaluated
 from p2pswarm.settings.config import BatchConfig, RunConfig
-from p2pswarm.trainer.members.blame import PAUSE_FIRST_S
+from p2pswarm.trainer.members.blame import COST_SHARE
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import Replayed, RunFinished, ServerFails, SumVoided
 from p2pswarm.trainer.step.in_flight import FENCE_NEWCOMER_S, FENCE_S, REFUSALS_MAX, TIMEOUT_FIRST_S
@@ -100,13 +100,16 @@ def test_a_newcomer_has_less_time_to_answer_a_fence_until_it_was_slow_in_time():
 
 
 def test_who_speaks_and_does_not_answer_gets_no_work_for_a_while_and_no_longer_to_answer():
-    """A stranger that answers nothing would hold each step up for longer than the one before."""
+    """A stranger that answers nothing would hold up each step, and for longer than the one before.
+
+    All have waited for it for a twentieth of the time in which it gets no work.
+    """
     play = Play()
     ann, bob = play.serve("a"), play.serve("b")
     play.stuck(0)
     play.promise(ann)
     play.coordinator.silence.on_word(bob, play.now_s)
-    play.now_s += FENCE_S - 0.1
+    play.now_s += FENCE_NEWCOMER_S - 0.1
     play.coordinator.silence.on_word(bob, play.now_s)
     play.wait(0.1)
     (out,) = play.seen(ServerFails)
@@ -116,12 +119,12 @@ def test_who_speaks_and_does_not_answer_gets_no_work_for_a_while_and_no_longer_t
     (fence,) = play.seen(act.SendFence)
     held_out = fence.incarnation
     play.promise(ann)
-    play.wait(PAUSE_FIRST_S)
+    play.wait(out.pause_s)
     play.stuck(1, attempt=1)
 
     limits_s = {fence.incarnation: fence.limit_s for fence in play.seen(act.SendFence)}
 
-    assert (out.incarnation, out.pause_s) == (bob, PAUSE_FIRST_S)
+    assert (out.incarnation, COST_SHARE * out.pause_s) == (bob, FENCE_NEWCOMER_S)
     assert held_out == ann
     assert limits_s[again] <= FENCE_S
 

@@ -11,6 +11,7 @@ from trainer.several import ManyTrainers
 
 from p2pswarm.progress.events import Report
 from p2pswarm.sim.loop import run
+from p2pswarm.trainer.members.quarantine import QUARANTINE_S
 from p2pswarm.trainer.reports.leadership import Leads, TrainerEnlisted
 from p2pswarm.trainer.reports.reports import RunFinished, StepDone
 
@@ -106,3 +107,24 @@ def test_the_coordinator_is_killed_and_the_standby_goes_on(step, silent):
 
     check_exact(many, "b")
     assert [report.term for name, report in many.of_kind(Leads) if name == "b"] >= [2]
+
+
+def test_who_leads_next_knows_which_servers_have_no_work():
+    liar = b"l" * 32
+
+    async def story(many: ManyTrainers) -> None:
+        def found(name: str) -> None:
+            servers = many.trainers[name].trainer.coordinator._blame.servers
+            servers.quarantine(liar, asyncio.get_running_loop().time())
+            after_step(many, 8, many.kill)
+
+        await start(many)
+        after_step(many, 2, found)
+        await ended(many, "b")
+
+    many = play(story)
+
+    check_exact(many, "b")
+    servers = many.trainers["b"].trainer.coordinator._blame.servers
+    assert servers.avoided(liar, 0.0)
+    assert servers.quarantine(liar, 0.0) == 2 * QUARANTINE_S

@@ -9,7 +9,7 @@ from trainer.harness import Play
 from p2pswarm.run.messages.membership import HeldReduction
 from p2pswarm.run.messages.step import Committed, Reduced
 from p2pswarm.settings.config import BatchConfig, RunConfig
-from p2pswarm.trainer.members.blame import QUARANTINE_S
+from p2pswarm.trainer.members.quarantine import QUARANTINE_S
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import MemberLost, MemberReady, RunFinished, StepDone
 from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS

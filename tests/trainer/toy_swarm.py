@@ -399,12 +399,16 @@ class World(ToyServers):
     # The promise.
 
     def check(self, done: act.Decide) -> None:
-        """The sums that are being decided hold every microbatch once, in every stage."""
+        """The sums that are being decided hold every microbatch once, in every stage.
+
+        With a delay a newcomer may be ready for the next step before it has heard of that.
+        """
         batch = self.config.batch.microbatches
         holders = done.stages[0].holders
         whole = [done.step * batch + i for i in range(batch) if holders[i] != QUARANTINED]
         for stage in range(self.config.stages):
-            incarnations = [m.incarnation for m in self.coordinator.members.ready(stage)]
+            gave = done.stages[stage].members
+            incarnations = [Incarnation(one.peer, one.incarnation) for one in gave]
             servers = [self.servers[incarnation.peer] for incarnation in incarnations]
             assert list(map(self.sum_is_of, servers)) == incarnations
             summed = [m for server in servers for m in self.of_step(server, done.step)]

@@ -221,7 +221,10 @@ def _message_layout(cls: type) -> _MessageLayout:
     read = _row_reader(cls, [shape.read for shape in shapes])
     write = _row_writer(names, [shape.write for shape in shapes])
     if defaults := _trailing_defaults(cls, hints):
-        read, write = _short_reader(cls, read, len(names), defaults), _short_writer(write, defaults)
+        read, write = (
+            _short_reader(cls, read, len(names), defaults),
+            _short_writer(write, names, defaults),
+        )
     layout = _MessageLayout(read, write, depth)
     _message_layouts[cls] = layout
     return layout
@@ -278,14 +281,14 @@ def _short_reader(
 
 
 def _short_writer(
-    write: Callable[[Any], list[Any]], defaults: tuple[Any, ...]
+    write: Callable[[Any], list[Any]], names: list[str], defaults: tuple[Any, ...]
 ) -> Callable[[Any], list[Any]]:
     """A writer that leaves the last values out as long as they are the defaults."""
 
     def write_short(m: Any) -> list[Any]:
         row = write(m)
-        for default in reversed(defaults):
-            if row[-1] != default:
+        for name, default in zip(reversed(names), reversed(defaults), strict=False):
+            if getattr(m, name) != default:
                 break
             row.pop()
         return row

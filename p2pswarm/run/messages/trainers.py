@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.net.wire.message import Message, Size, message
+from p2pswarm.net.wire.message import Message, Range, Size, Trailing, message
 from p2pswarm.run.messages.field_limits import (
     TRAINERS_MAX,
     VOTERS_MAX,
@@ -21,6 +21,9 @@ from p2pswarm.run.messages.field_limits import (
 ALIVE_S = 0.5  # coordinator and members say something as often to each other
 PROBES_MAX = 128  # with the longest addresses they stay under 60 KiB
 KNOCKS_MAX = 32  # servers at a standby's door; a few of each stage that is missed are enough
+QUARANTINES_MAX = 128  # that a trainer remembers; each cost a step
+QUARANTINE_MAX_S = 86_400.0
+QUARANTINE_TIMES_MAX = 16  # twice as long each time: it is a day long before
 SILENCE_S = 3.0  # six signs of life; then it is looked past. A standby stands after 4 s
 
 
@@ -48,6 +51,17 @@ class Whereabouts(Message):
             return None
 
 
+@dataclass(frozen=True, slots=True)
+class QuarantinedPeer(Message):
+    """A server that has computed with another state than its stage had."""
+
+    peer: Peer
+    times: Annotated[int, Range(1, QUARANTINE_TIMES_MAX)]
+    """How often; the next time it is out for twice as long."""
+    left_s: Annotated[float, Range(0.0, QUARANTINE_MAX_S)]
+    """For so long it gets no work while others serve its stage."""
+
+
 @message(92)
 @dataclass(frozen=True, slots=True)
 class Trainers(Message):
@@ -63,6 +77,8 @@ class Trainers(Message):
     """In the order of their rank, the sender too."""
     voters: Annotated[tuple[Whereabouts, ...], Size(2 * VOTERS_MAX)]
     """Those of the head and those that may be the next; trainers too, if they vote."""
+    quarantined: Annotated[tuple[QuarantinedPeer, ...], Size(QUARANTINES_MAX), Trailing()] = ()
+    """Standbys alone are told: one may lead next."""
 
 
 @message(93)

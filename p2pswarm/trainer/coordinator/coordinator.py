@@ -33,6 +33,7 @@ from p2pswarm.trainer.coordinator.step_end import StepEnd
 from p2pswarm.trainer.members.blame import Blame, FailedAttempt
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.members.probation import Probation
+from p2pswarm.trainer.members.quarantine import Quarantines
 from p2pswarm.trainer.members.unreachable_pairs import UnreachablePairs
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import Loaded, RunBegun
@@ -58,6 +59,7 @@ class Coordinator:
         start: CoordinatorStart = FROM_THE_FIRST,
         secret: bytes = b"",
         codecs: CodecTables | None = None,
+        quarantines: Quarantines | None = None,
     ) -> None:
         """`secret`: for spot checks, unknown to members; `codecs`: None if they are fixed."""
         self._config = config
@@ -74,7 +76,7 @@ class Coordinator:
         self.silence = Silence(self.members, self._probation)
         """It hears of each word before the word is acted on."""
         self._balance = Balance(config, self.members)
-        self._blame = Blame(self.members, config.stages, config.tied_ends)
+        self._blame = Blame(self.members, config.stages, config.tied_ends, quarantines)
         self._pairs = UnreachablePairs(self.members)
         loaded = start.version if start.loads or not start.version else -1
         self._coverage = StageCoverage(config, self.members, self._blame.servers, loaded)
@@ -468,15 +470,15 @@ class Coordinator:
         return Effects([*reports], Change.ATTEMPTS | Change.BLAME)
 
     def _give_up_stalled(self, now_s: float) -> Effects:
-        """Give up what waits at a server that is far slower than idle ones of its stage.
+        """Give up what far slower servers have, and do without them if their sums are soon redone.
 
-        The step does without it where its sum is soon made again: its averaging would wait, too.
+        Averaging would wait for them, too.
         """
-        suspects = self._step.give_up_stalled(self.members.ready, now_s)
+        blame = self._blame
+        suspects = self._step.give_up_stalled(self.members.ready, blame.servers.pauses, now_s)
         if suspects is None:
             return Effects()
-        blame = self._blame.on_stall
-        reports = [one for each in suspects for one in blame(each.one, each.teller, now_s)]
+        reports = [one for each in suspects for one in blame.on_stall(each.one, each.teller, now_s)]
         return Effects([*reports], Change.ATTEMPTS | Change.BLAME)
 
     def _settle_fences(self, now_s: float) -> Effects:
@@ -595,5 +597,4 @@ class Coordinator:
         return Effects([*self._balance.stopped()])
 
     def _publish(self, _now_s: float) -> Effects | None:
-        changes = self.members.changes()
-        return Effects([act.Publish(changes)]) if changes else None
+        return Effects([act.Publish(changes)]) if (changes := self.members.changes()) else None

@@ -163,7 +163,8 @@ class Incarnations:
             for one in fences.overdue(now_s):
                 if not self._records.silence.may_come_back(one, now_s):
                     speaks = self._records.silence.speaks(one, now_s)
-                    found = self._blame.on_breach(one, UNFENCED, now_s) if speaks else []
+                    cost_s = fences.limit_s(one)
+                    found = self._blame.on_breach(one, UNFENCED, now_s, cost_s) if speaks else []
                     if not found:
                         fences.on_timeout(one)
                     effects += Effects([*found], Change.BLAME)
@@ -274,14 +275,14 @@ class Incarnations:
         assert member is not None, "only a living incarnation is ended"
         records, step = self._records, self._step
         records.admission.on_end(member)
-        silent = records.silence.silent(one, now_s)
+        silent, stay_s = records.silence.silent(one, now_s), records.silence.stay_s(one)
         records.silence.on_end(one)
         records.pairs.on_end(one)
         records.coverage.on_end(member)
         records.balance.on_end(one, now_s)
         step.pace.on_end(one)
         effects, voided = Effects(changes=Change.ENDED), 0
-        if returns and self._suspend(member, silent=silent):
+        if returns and self._suspend(member, silent=silent, stay_s=stay_s):
             effects.actions.append(act.Probe(member.record))
             step.suspend(one)
         else:
@@ -294,7 +295,7 @@ class Incarnations:
             effects.actions.append(MemberLost(one, member.stage, reason, voided))
         return effects
 
-    def _suspend(self, member: Member, *, silent: bool) -> bool:
+    def _suspend(self, member: Member, *, silent: bool, stay_s: float) -> bool:
         """Return whether a member's sum is kept for a moment; one being decided stays as it is."""
         if self._step.phase in (Phase.DECIDING, Phase.ENDED) or not self._sums_outlive:
             return False
@@ -302,7 +303,9 @@ class Incarnations:
         if one not in self._step.ledger.counting:
             return False
         redo_s = self._step.sums.redo_s(one, member.stage)
-        return self._suspensions.begin(one, member.stage, silent=silent, redo_s=redo_s)
+        return self._suspensions.begin(
+            one, member.stage, silent=silent, redo_s=redo_s, stay_s=stay_s
+        )
 
     def _void(self, one: Incarnation, reason: str, now_s: float) -> Effects:
         stage = self._suspensions.end(one)

@@ -36,6 +36,7 @@ from p2pswarm.trainer.coordinator_io.dispatch import Dispatcher
 from p2pswarm.trainer.coordinator_io.server_reports import on_report
 from p2pswarm.trainer.coordinator_io.trainer_context import Proof, TrainerContext
 from p2pswarm.trainer.coordinator_io.views import Views
+from p2pswarm.trainer.members.quarantine import Quarantines
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import LastLeaves, RunFinished, StepDone
 
@@ -85,6 +86,8 @@ class CoordinatorOwner:
     """A stage has been without its weights for too long."""
     on_member: Callable[[], None]
     """A member has joined: it may vote."""
+    quarantines: Quarantines
+    """Those that it knows, whoever led when they were found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,8 @@ class CoordinatorIo:
         start = replace(start, provable=context.proof is not None and not named)
         secret = context.rng.randbytes(SECRET_BYTES) if context.run.spot_check_share else b""
         codecs = codec_tables(context.run, start.version, start.codecs, context.codec_rule)
-        self.coordinator = Coordinator(context.run, context.run_id, start, secret, codecs)
+        what = context.run, context.run_id, start, secret, codecs
+        self.coordinator = Coordinator(*what, owner.quarantines)
         self._context = context
         self._owner = owner
         self._connections = Connections(Views(context.run.stages, context.run.tied_ends))

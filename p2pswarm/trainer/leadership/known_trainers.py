@@ -10,6 +10,7 @@ from p2pswarm.run.chain.electorate import VoterCandidates, Votes, next_voters, w
 from p2pswarm.run.chain.record import VoterId
 from p2pswarm.run.messages.field_limits import TRAINERS_MAX, VOTERS_MAX
 from p2pswarm.run.messages.trainers import Trainers, Whereabouts
+from p2pswarm.trainer.members.quarantine import Quarantines
 
 Find = Callable[[bytes], Contact | None]
 """Returns the contact of a member of the run."""
@@ -34,6 +35,8 @@ class KnownTrainers:
         self._trainers: dict[bytes, _Known] = {}
         self._voters: dict[bytes, Contact] = {}
         """Contacts of voters, from the coordinator."""
+        self.quarantines = Quarantines()
+        """What a coordinator has to know of servers, from this trainer's terms and others'."""
 
     def on_standby(self, contact: Contact) -> None:
         """A trainer stands by from now on."""
@@ -52,6 +55,7 @@ class KnownTrainers:
             if (contact := where.contact) and where.peer != self._me:
                 self._trainers[where.peer] = _Known(contact, now_s)
         self._voters = {where.peer: c for where in trainers.voters if (c := where.contact)}
+        self.quarantines.on_coordinator(trainers.quarantined, now_s)
 
     def on_trainer(self, contact: Contact) -> None:
         """A trainer of the run is at this address, as its own signed manifest says."""

@@ -333,7 +333,12 @@ class Trainer:
         start = CoordinatorStart.of_chain(term, leader.head, chain, numbered)
         self._proposals.clear()
         owner = CoordinatorOwner(
-            self._decide, self._over, self._past, self._rollback.begin, self._check_voters
+            self._decide,
+            self._over,
+            self._past,
+            self._rollback.begin,
+            self._check_voters,
+            self._roll.quarantines,
         )
         self._coordination = CoordinatorIo(self._context, start, owner, self._tasks)
         self._standbys.quiet = False

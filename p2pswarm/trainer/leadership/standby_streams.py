@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from p2pswarm.base.errors import BadMessage, PathError, SwarmError
 from p2pswarm.base.ids import Contact
@@ -103,11 +104,14 @@ class StandbyStreams:
 
     async def _talk(self, stream: Stream, standby: _StandbyStream) -> None:
         told: Trainers | None = None
+        begun, quarantines = 0, self._roll.quarantines
         while not standby.over:
             standby.waker.clear()
-            if self._trainers is not None and told != self._trainers:
-                told = self._trainers
-                await stream.send(told)
+            news = told != self._trainers or begun != quarantines.begun
+            if self._trainers is not None and news:
+                told, begun = self._trainers, quarantines.begun
+                quarantined = quarantines.told(asyncio.get_running_loop().time())
+                await stream.send(replace(told, quarantined=quarantined))
             elif not self.quiet:
                 await stream.send(Alive())
             with suppress(TimeoutError):

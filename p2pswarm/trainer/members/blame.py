@@ -12,6 +12,7 @@ from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import MEMBERS_MAX
 from p2pswarm.trainer.members.averaging_suspects import AveragingSuspects
 from p2pswarm.trainer.members.membership import Membership
+from p2pswarm.trainer.members.quarantine import Quarantines
 from p2pswarm.trainer.reports.reports import (
     NotFiniteThere,
     RoadBroken,
@@ -24,8 +25,7 @@ IN_A_ROW = 3  # failures with no success between; then a server is avoided
 SAME_TROUBLE_S = 0.5  # failures closer than this are one: a server has several microbatches in hand
 PAUSE_FIRST_S = 10.0
 PAUSE_MAX_S = 600.0
-QUARANTINE_S = 600.0  # of one with another state than its stage: each time costs all a step
-QUARANTINE_MAX_S = 86_400.0  # twice as long each time, so one that comes back voids ever less
+COST_SHARE = 0.05  # of a pause: who holds all others up may do so for no larger part of the time
 RECOVERED = 32  # successes in a row after which a pause does not count any more; twice as many
 # after each other pause, so one that works between its failures has to work ever longer
 
@@ -49,8 +49,6 @@ class _History:
     successes: int = 0
     pauses: int = 0
     until_s: float = float("-inf")
-    quarantines: int = 0
-    quarantine_ends_s: float = float("-inf")
 
 
 class FailingServers:
@@ -62,9 +60,13 @@ class FailingServers:
     begins anew.
     """
 
-    def __init__(self, peers_max: int = MEMBERS_MAX) -> None:
+    def __init__(
+        self, peers_max: int = MEMBERS_MAX, quarantines: Quarantines | None = None
+    ) -> None:
+        """`quarantines`: those that outlive this coordinator."""
         self._max = peers_max
         self._histories: dict[bytes, _History] = {}
+        self._quarantines = Quarantines() if quarantines is None else quarantines
         self._pardoned = False
 
     def on_failure(self, peer: bytes, duty: FailureKind, now_s: float, by: bytes = b"") -> int:
@@ -100,10 +102,6 @@ class FailingServers:
         enough = RECOVERED * 2 ** max(0, history.pauses - 1)
         if history.successes >= enough and not history.failures:
             del self._histories[peer]
-            if history.quarantines:
-                ends_s = history.quarantine_ends_s
-                kept = _History(quarantines=history.quarantines, quarantine_ends_s=ends_s)
-                self._histories[peer] = kept
             self._pardoned = True
 
     def pardoned(self) -> bool:
@@ -117,10 +115,11 @@ class FailingServers:
             if found := self._histories.get(peer):
                 found.failures, found.failed_s, found.accusers = {}, {}, {}
 
-    def avoid(self, peer: bytes, now_s: float) -> float:
-        """Give a server a pause, and return it."""
+    def avoid(self, peer: bytes, now_s: float, cost_s: float = 0.0) -> float:
+        """Give a server a pause, and return it; `cost_s`: for how long all others waited for it."""
         history = self._histories.setdefault(peer, _History())
-        pause_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0**history.pauses)
+        least_s = max(PAUSE_FIRST_S, cost_s / COST_SHARE)
+        pause_s = min(PAUSE_MAX_S, least_s * 2.0**history.pauses)
         if pause_s < PAUSE_MAX_S:
             history.pauses += 1
         history.until_s = now_s + pause_s
@@ -129,11 +128,7 @@ class FailingServers:
 
     def quarantine(self, peer: bytes, now_s: float) -> float:
         """Give a server a long pause that no good work shortens, and return it."""
-        history = self._histories.setdefault(peer, _History())
-        pause_s = min(QUARANTINE_MAX_S, QUARANTINE_S * 2.0**history.quarantines)
-        history.quarantines += pause_s < QUARANTINE_MAX_S
-        history.quarantine_ends_s = now_s + pause_s
-        return pause_s
+        return self._quarantines.begin(peer, now_s)
 
     def pardon(self, peer: bytes) -> None:
         """Drop the pause of a server that was not at fault."""
@@ -144,11 +139,18 @@ class FailingServers:
     def avoided(self, peer: bytes, now_s: float) -> bool:
         """Return whether a server is to get no work now, if another can do it."""
         history = self._histories.get(peer)
-        return history is not None and now_s < max(history.until_s, history.quarantine_ends_s)
+        paused = history is not None and now_s < history.until_s
+        return paused or (peer in self._quarantines and now_s < self._quarantines.ends_s(peer))
+
+    def pauses(self, peer: bytes) -> int:
+        """Return how often a server was left out lately."""
+        history = self._histories.get(peer)
+        return history.pauses if history is not None else 0
 
     def next_deadline_s(self, now_s: float) -> float | None:
         """Return when the next pause ends."""
-        ends_s = (max(one.until_s, one.quarantine_ends_s) for one in self._histories.values())
+        ends_s = [one.until_s for one in self._histories.values()]
+        ends_s += [one.ends_s for one in self._quarantines.values()]
         return min((end_s for end_s in ends_s if end_s > now_s), default=None)
 
 
@@ -303,7 +305,11 @@ class Blame:
     """
 
     def __init__(
-        self, members: Membership, stages: int, ends: tuple[int, int] | None = None
+        self,
+        members: Membership,
+        stages: int,
+        ends: tuple[int, int] | None = None,
+        quarantines: Quarantines | None = None,
     ) -> None:
         """`ends`: two stages that average a tensor with each other."""
         self._members = members
@@ -315,7 +321,7 @@ class Blame:
         self._condemned: list[int] = []
         self._words = SingleWords()
         self._pairs = FailedPairs(words=self._words)
-        self.servers = FailingServers()
+        self.servers = FailingServers(quarantines=quarantines)
         self.averaging = AveragingSuspects()
 
     def condemned(self) -> list[int]:
@@ -361,12 +367,17 @@ class Blame:
         pause_s = self._pause(one, "it is far slower than others of its stage", now_s)
         return [ServerTooSlow(one, member.stage, pause_s)]
 
-    def on_breach(self, one: Incarnation, why: str, now_s: float) -> list[BlameReport]:
-        """Hear that a server does what no honest one does; it is ended anyway."""
+    def on_breach(
+        self, one: Incarnation, why: str, now_s: float, cost_s: float = 0.0
+    ) -> list[BlameReport]:
+        """Hear that a server does what no honest one does; it is ended anyway.
+
+        `cost_s`: for how long all others have waited for it.
+        """
         member = self._members.alive(one)
         if member is None or not self._can_be_spared(one, now_s):
             return []
-        pause_s = self.servers.avoid(one.peer, now_s)
+        pause_s = self.servers.avoid(one.peer, now_s, cost_s)
         return [ServerFails(one, member.stage, 1, why, pause_s)]
 
     def on_wrong_state(self, one: Incarnation, why: str, now_s: float) -> list[BlameReport]:

@@ -338,7 +338,7 @@ def _is_fresh(job: MicrobatchJob) -> bool:
 
 
 FENCE_S = 10.0  # an event loop answers at once; a lost packet or two may come in between
-FENCE_NEWCOMER_S = 3.0  # of one that has yet to prove itself: it holds little, and all wait
+FENCE_NEWCOMER_S = 1.5  # of one that has yet to prove itself: its words are missed after 1.2 s
 FENCE_MAX_S = 60.0  # of one that was slow before: a link that is full for so long carries nothing
 FENCE_BATCH = 1024  # the limit of `Fence.work`
 

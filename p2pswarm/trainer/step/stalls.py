@@ -95,6 +95,14 @@ class _Stall:
 
 
 @dataclass(frozen=True, slots=True)
+class _FirstStall:
+    """When a microbatch was stalled first, and who may be at fault for all its stalls since."""
+
+    since_s: float
+    suspects: frozenset[Incarnation | None]
+
+
+@dataclass(frozen=True, slots=True)
 class StallSuspect:
     """A server that may be at fault for what is stalled."""
 
@@ -136,6 +144,8 @@ class WorkStealing:
         self._moved: Counter[int] = Counter()
         self._stalls: dict[Incarnation, _Stall] = {}
         """Of the servers that were stalled in this step."""
+        self._first: dict[int, _FirstStall] = {}
+        """Of the microbatches that were stalled in this step."""
         self._believed_s = RecentItems[bytes, float](MEMBERS_MAX)
         """When it was first believed of each peer, lately, that it waits for another."""
         self._held: dict[int, _Holding] = {}
@@ -146,6 +156,7 @@ class WorkStealing:
         """The next step begins; `loaded`: some of it is under way already."""
         self._moved.clear()
         self._stalls.clear()
+        self._first.clear()
         if loaded:
             there = {one for held in self._held.values() for one in held.servers.values()}
             self._work = {one: made for one, made in self._work.items() if one in there}
@@ -233,7 +244,9 @@ class WorkStealing:
         for one in stalled:
             if one.blameless:
                 continue
-            stall = self._stalls.setdefault(one.holder, _Stall(now_s - one.took_s))
+            since_s = self._since_s(one, now_s)
+            stall = self._stalls.setdefault(one.holder, _Stall(since_s))
+            stall.since_s = min(stall.since_s, since_s)
             stall.tellers[one.teller] = None
         self._moved.update(one.job.microbatch for one in stalled)
         return stalled
@@ -280,11 +293,31 @@ class WorkStealing:
             since_s = self._believed_s[one.holder.peer] = now_s
         return one if now_s < since_s + BELIEVED_S else replace(one, blameless=False)
 
-    def suspects(self, holders: Iterable[Incarnation], now_s: float) -> list[StallSuspect]:
+    def _since_s(self, one: StalledJob, now_s: float) -> float:
+        """Since when a holder may have held up a job.
+
+        It may be since the job was stalled first, if the holder had it then or alone said who did.
+        """
+        pair = frozenset((one.holder, one.teller))
+        first = self._first.get(one.job.microbatch)
+        if first is not None and (common := first.suspects & pair):
+            self._first[one.job.microbatch] = replace(first, suspects=common)
+            if one.holder in common:
+                return first.since_s
+        else:
+            self._first[one.job.microbatch] = _FirstStall(now_s - one.took_s, pair)
+        return now_s - one.took_s
+
+    def suspects(
+        self,
+        holders: Iterable[Incarnation],
+        now_s: float,
+        pauses: Callable[[bytes], int] = lambda _peer: 0,
+    ) -> list[StallSuspect]:
         """Return who may be at fault that these are stalled, each once.
 
         If one member alone says of two that they have something, and they finish nothing, it is the
-        likelier one: it may have handed on nothing.
+        likelier one: it may have handed on nothing. So it is if it had more `pauses` before.
         """
         alone: dict[Incarnation, list[_Stall]] = {}
         for stall in self._stalls.values():
@@ -294,7 +327,9 @@ class WorkStealing:
         for holder in holders:
             stall = self._stalls[holder]
             teller, since_s = stall.teller, stall.since_s
-            if teller is not None and len(alone[teller]) >= NAMED_MIN:
+            if teller is not None and (
+                len(alone[teller]) >= NAMED_MIN or pauses(teller.peer) > pauses(holder.peer)
+            ):
                 since_s = min(each.since_s for each in alone[teller])
                 found[teller] = StallSuspect(teller, None, now_s - since_s)
             else:

@@ -447,9 +447,14 @@ class Step:
         return [failed for batch in self.filled for failed in batch.late(now_s)]
 
     def give_up_stalled(
-        self, ready: Callable[[int], Sequence[Member]], now_s: float
+        self,
+        ready: Callable[[int], Sequence[Member]],
+        pauses: Callable[[bytes], int],
+        now_s: float,
     ) -> list[StallSuspect] | None:
         """Give up what idle servers do sooner; `ready`: those of a stage.
+
+        `pauses`: how often a peer was left out before.
 
         Returns who may be at fault and whose sum is soon made again: in the time that the stall has
         lasted. So leaving them out costs the step as much again at most. None if nothing is given
@@ -458,9 +463,12 @@ class Step:
         stalled = self.stealing.stalled(self._running, ready, now_s)
         for one in stalled:
             reason = "a server had it for long, and another of its stage no work"
-            self._with(one.job.microbatch).give_up(one.job, reason)
+            batch = self._with(one.job.microbatch)
+            if batch.ledger.holder(one.job.microbatch, one.stage) == one.holder:
+                one.job.stuck = True  # it was to give what it had kept, and does not
+            batch.give_up(one.job, reason)
         holders = dict.fromkeys(one.holder for one in stalled if not one.blameless)
-        suspects = self.stealing.suspects(holders, now_s)
+        suspects = self.stealing.suspects(holders, now_s, pauses)
         members = [(member, s) for s in range(self._config.stages) for member in ready(s)]
         stages = {member.incarnation: stage for member, stage in members}
         spared = [

@@ -77,6 +77,7 @@ SUSPENDED_S = 1.0  # to answer, or to dial again behind the pause before it
 REDO_SHARE = 0.25  # of the time to do its work again: if it does not come, no more is lost
 SUSPENDED_MAX_S = 5.0  # however much it has summed: a machine that changes its network needs less
 ANSWERED_S = 4.0  # its process lives and is reached: it asks other trainers first, perhaps in vain
+STAY_SHARE = 0.05  # of its time in the run: who breaks its link on purpose holds others up no more
 TIMES_MAX = 3  # in one step: a peer that loses its link on purpose holds no step up for longer
 
 
@@ -85,6 +86,8 @@ class _Suspended:
     incarnation: Incarnation
     stage: int
     limit_s: float
+    answered_s: float
+    """The least time that it has once its process has answered."""
     since_s: float | None = None
     """Time since which another server could do its work; None while there is none."""
 
@@ -111,18 +114,28 @@ class Suspensions:
         there = self._suspended.get(one.peer)
         return there is not None and there.incarnation == one
 
-    def begin(self, one: Incarnation, stage: int, *, silent: bool, redo_s: float = 0.0) -> bool:
+    def begin(
+        self,
+        one: Incarnation,
+        stage: int,
+        *,
+        silent: bool,
+        redo_s: float = 0.0,
+        stay_s: float = math.inf,
+    ) -> bool:
         """Suspend an incarnation that is over; False if its peer had that too often.
 
         `silent`: it was waited for already; it is not, once its stage has another server. `redo_s`:
         about how long it would take to do its work again, of which `REDO_SHARE` may be lost.
+        `stay_s`: how long it was there, of which `STAY_SHARE` may be lost if its process lives.
         """
         assert one.peer not in self._suspended, "whoever joins is suspended no longer"
         if self._times[one.peer] >= TIMES_MAX:
             return False
         self._times[one.peer] += 1
         limit_s = 0.0 if silent else max(SUSPENDED_S, min(REDO_SHARE * redo_s, SUSPENDED_MAX_S))
-        self._suspended[one.peer] = _Suspended(one, stage, limit_s)
+        answered_s = min(ANSWERED_S, STAY_SHARE * stay_s)
+        self._suspended[one.peer] = _Suspended(one, stage, limit_s, answered_s)
         return True
 
     def of_peer(self, peer: bytes) -> tuple[Incarnation, int] | None:
@@ -134,7 +147,7 @@ class Suspensions:
         """The process of an incarnation lives, and is reached."""
         if one in self:
             there = self._suspended[one.peer]
-            there.limit_s = max(there.limit_s, ANSWERED_S)
+            there.limit_s = max(there.limit_s, there.answered_s)
 
     def end(self, one: Incarnation) -> int:
         """Its sum has gone over to a new incarnation, or is void; returns its stage."""

@@ -20,6 +20,7 @@ from p2pswarm.trainer.step.sums import (
     ANSWERED_S,
     FORMER_SUMS_S,
     REDO_SHARE,
+    STAY_SHARE,
     SUSPENDED_MAX_S,
     SUSPENDED_S,
     TIMES_MAX,
@@ -80,6 +81,18 @@ def test_one_that_answers_has_longer_and_one_that_was_silent_has_no_time():
     assert suspensions.end(BOB) == 0
     assert suspensions.overdue(5.0 + ANSWERED_S - 0.1) == []
     assert suspensions.overdue(5.0 + ANSWERED_S) == [ANN]
+
+
+@given(st.floats(0.0, 1000.0))
+def test_one_that_answers_has_no_more_than_a_share_of_the_time_that_it_was_there(stay_s: float):
+    suspensions = Suspensions()
+    suspensions.begin(ANN, 0, silent=False, stay_s=stay_s)
+    suspensions.watch(served(0), 5.0)
+
+    suspensions.on_probe_answer(ANN)
+
+    waits_s = suspensions.next_deadline_s() - 5.0
+    assert waits_s == pytest.approx(max(SUSPENDED_S, min(STAY_SHARE * stay_s, ANSWERED_S)))
 
 
 @given(st.integers(1, 20))

@@ -492,3 +492,81 @@ def test_a_stage_whose_gradients_were_never_measured_waits_while_others_work():
     keeps(stage, 0, 0.0)
 
     assert stage.stalled(100.0) == []
+
+
+def hands_on(stage: Stage, microbatch: int, to: Incarnation, now_s: float) -> None:
+    """Carl alone says that another has a microbatch."""
+    job = stage.jobs.setdefault(microbatch, MicrobatchJob(microbatch, Work.FORWARD, attempt=0))
+    stage.stealing.on_handoff(job, 0, CARL, now_s)
+    stage.stealing.on_handoff(job, 1, to, now_s, by=CARL)
+
+
+def test_whoever_holds_up_what_it_alone_said_that_another_had_has_done_so_from_the_first():
+    stage = Stage(ANN, BOB, CARL, stages=2)
+    hands_on(stage, 0, ANN, 0.0)
+    stage.stalled(STALLED_FIRST_S + 0.5)
+    stage.launch_again(0, CARL, STALLED_FIRST_S + 0.5)
+
+    assert stage.stalled(10.0) == [(0, CARL)]
+
+    (found,) = stage.stealing.suspects([CARL], 10.0)
+    assert (found.one, found.cost_s) == (CARL, 10.0)
+
+
+def test_another_stall_of_the_same_server_counts_by_itself():
+    stage = Stage(ANN, BOB, CARL, stages=2)
+    hands_on(stage, 0, ANN, 0.0)
+    stage.stalled(STALLED_FIRST_S + 0.5)
+    stage.launch_again(0, BOB, 5.0)
+
+    assert stage.stalled(10.0) == [(0, BOB)]
+
+    (found,) = stage.stealing.suspects([BOB], 10.0)
+    assert (found.one, found.cost_s) == (BOB, 5.0)
+
+
+def test_of_two_the_one_that_was_left_out_before_is_the_likelier():
+    stage = Stage(ANN, BOB, CARL, stages=2)
+    hands_on(stage, 0, ANN, 0.0)
+    stage.stalled(STALLED_FIRST_S + 0.5)
+
+    def suspects(pauses: dict[Incarnation, int]) -> list[Incarnation]:
+        of_peer = {one.peer: number for one, number in pauses.items()}
+        found = stage.stealing.suspects([ANN], 3.0, lambda peer: of_peer.get(peer, 0))
+        return [each.one for each in found]
+
+    assert suspects({CARL: 1}) == [CARL]
+    assert suspects({CARL: 1, ANN: 1}) == [ANN]
+    assert suspects({}) == [ANN]
+
+
+def test_a_keeper_that_does_not_give_what_it_kept_is_not_asked_again():
+    """Its sum is too much to be made again by others."""
+    size = 40
+    batch = BatchConfig(microbatches=size, evaluate_every=0, window=size)
+    play = Play(replace(CONFIG, stages=2, batch=batch))
+    ann, bob, carl, dan = (play.serve(name) for name in "abcd")  # of stages 0, 1, 0, 1
+    for microbatch in range(size):
+        play.hand(ann, microbatch)
+        play.hand(bob, microbatch)
+    for microbatch in range(size):
+        play.wait(1.0)
+        play.count(bob, microbatch)
+        play.count(ann, *([microbatch] if microbatch else []))
+    play.seen(act.Launch)
+
+    def again(attempt: int) -> act.Launch:
+        launches: list[act.Launch] = []
+        while not launches:
+            play.wait(LOOK_S)
+            play.promise(ann, bob, carl, dan)
+            launches = [one for one in play.seen(act.Launch) if not one.microbatch]
+        assert launches[0].attempt == attempt
+        return launches[0]
+
+    assert bob.peer in again(1).keepers
+    play.hand(carl, 0, attempt=1)
+    play.hand(bob, 0, attempt=1)
+
+    assert again(2).keepers == ()
+    assert play.coordinator.members.alive(bob)
