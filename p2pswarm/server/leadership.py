@@ -82,6 +82,11 @@ class Leadership:
             self.node.close()
             self._context.chain[0].close()
 
+    def on_try(self) -> None:
+        """A trainer is asked for a stage: who leads is asked of the others until it answers."""
+        self._watch.on_try(self._now_s())
+        self._opened.fire()
+
     def on_word(self, message: Message | None = None) -> None:
         """Learn of the open stream with the trainer, or of a message; BadMessage for a bad card."""
         learn_all(self._context.cards, message, self._lifecycle.trainer.peer)

@@ -32,7 +32,13 @@ from p2pswarm.run.messages.membership import (
 )
 from p2pswarm.run.messages.run import Finished
 from p2pswarm.run.messages.trainers import Alive, Trainers
-from p2pswarm.server.trainer_search import REJOIN_MAX_S, SEEK_S, JoinPauses, TrainerSearch
+from p2pswarm.server.trainer_search import (
+    HINTS_MAX,
+    REJOIN_MAX_S,
+    SEEK_S,
+    JoinPauses,
+    TrainerSearch,
+)
 
 JOIN_S = 300.0  # for the trainer's first message: it may come only when a step has closed
 SLEPT_S = 15.0  # a link is given up after as much silence: whoever slept so long has been evicted
@@ -91,6 +97,10 @@ class Lifecycle:
         self._called_away = False  # the session ends because another trainer leads
         self._answers = False
         """True if the trainer that was asked has said that it does not coordinate."""
+        self._hinted = False
+        """True if the present try was given up on the word of another trainer."""
+        self._hints = 0
+        """How many in a row were."""
         self.sent_to: int | None = None
         """The stage to which the coordinator has sent this server on; None if it has not."""
         self.thrown_out = False
@@ -181,7 +191,7 @@ class Lifecycle:
         """Begin to ask a trainer for a stage; returns which."""
         self._move(ServerState.JOINING)
         self._pauses.tried_s = now_s
-        self._met = self._called_away = self._answers = False
+        self._met = self._called_away = self._answers = self._hinted = False
         self.sent_to = None
         return self.trainers.ask()
 
@@ -236,7 +246,11 @@ class Lifecycle:
         leader = answer.contact
         if leader is None or answer.term < self._term or not self._outside(answer.term):
             return False
-        return self._rather(leader, now_s)
+        if self._hints >= HINTS_MAX and self.seeking:
+            return False
+        rather = self._rather(leader, now_s)
+        self._hinted |= rather and self.seeking
+        return rather
 
     def found(self, trainers: Sequence[Contact], now_s: float) -> bool:
         """These trainers of the run answer just now; True if the one asked is to be given up."""
@@ -343,12 +357,14 @@ class Lifecycle:
             self._remarks.append(f"{what}: {reason}")
         if self._answers:
             self._pauses.on_answer(now_s)
+        self._hints = self._hints + 1 if self._hinted else 0
         self._move(ServerState.OUT)
         several = self.trainers.several
         if self._met and several and not (self._called_away or self.sent_to is not None):
             self.trainers.lost()
         sent_on = self.sent_to is not None and self._pauses.steady(now_s)
-        elsewhere = self._called_away or sent_on or (not self._met and self.trainers.others)
+        others = not self._met and self.trainers.others
+        elsewhere = self._called_away or self._hinted or sent_on or others
         wait_s = self._pauses.next_s(now_s, met=self._met, several=several, elsewhere=elsewhere)
         if wait_s and self._pauses.gone(now_s):
             self._tell_gone(reason, now_s)

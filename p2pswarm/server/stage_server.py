@@ -182,6 +182,7 @@ class StageServer:
         del replica
         async with contextlib.AsyncExitStack() as blocks:
             opening = blocks.enter_async_context(context.rpc.open_stream(trainer, join, None))
+            self.leadership.on_try()
             stream = await self.seeker.knocking(lifecycle.knock_s(), opening)
             if lifecycle.end is not None:
                 return

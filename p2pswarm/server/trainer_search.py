@@ -17,6 +17,7 @@ DIAL_S = 5.0  # as long as a dial may take by itself
 STEADY_S = 10.0  # a session this long was a good one: the pauses start small again
 REACHED_S = 15.0  # then the link to one that is dead has ended
 NEVER_S = float("-inf")
+HINTS_MAX = 4  # tries in a row that end on the word of another trainer; then one runs to its end
 ASK_AGAIN_S = 0.5  # a takeover takes about one; a trainer that was asked in vain may lead by then
 
 
@@ -188,11 +189,11 @@ def _same(one: Contact, other: Contact) -> bool:
 
 
 class CoordinatorWatch:
-    """The stream of one server with a trainer, as far as it is silent."""
+    """The stream of one server with a trainer, or the try to open one, as far as it is silent."""
 
     def __init__(self) -> None:
         self.next_deadline_s: float | None = None
-        """Time to call `on_deadline`; None while there is no stream."""
+        """Time to call `on_deadline`; None while there is no stream, and none is opened."""
         self._heard_s = math.inf
         self.silent = False
         """True if the other trainers are being asked."""
@@ -201,6 +202,10 @@ class CoordinatorWatch:
         """The stream was opened, or something came."""
         self.next_deadline_s, self._heard_s = now_s + SILENCE_S, now_s
         self.silent = False
+
+    def on_try(self, now_s: float) -> None:
+        """A stream is being opened: one that is cut off never answers, and another may lead."""
+        self.next_deadline_s = now_s + ASK_AGAIN_S
 
     def unheard_s(self, now_s: float) -> float:
         """The time for which nothing has come; 0 without a stream."""
@@ -216,5 +221,5 @@ class CoordinatorWatch:
         if self.next_deadline_s is None or now_s < self.next_deadline_s:
             return False
         self.next_deadline_s = now_s + ASK_AGAIN_S
-        self.silent = True
+        self.silent = self._heard_s < math.inf
         return True

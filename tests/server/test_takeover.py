@@ -22,6 +22,7 @@ from p2pswarm.run.messages.trainers import SILENCE_S, Alive, Trainers, Whereabou
 from p2pswarm.server.lifecycle import Lifecycle, ServerState
 from p2pswarm.server.trainer_search import (
     ASK_AGAIN_S,
+    HINTS_MAX,
     REJOIN_FIRST_S,
     STEADY_S,
     CoordinatorWatch,
@@ -257,6 +258,45 @@ def test_a_silent_coordinator_is_asked_after_until_it_speaks():
     assert watch.next_deadline_s == 17.5 + SILENCE_S
     watch.ended()
     assert watch.next_deadline_s is None
+
+
+def test_other_trainers_are_asked_while_one_does_not_take_the_stream():
+    watch = CoordinatorWatch()
+
+    watch.on_try(10.0)
+
+    asked_s = [10.0 + 0.1 * tenth for tenth in range(30) if watch.on_deadline(10.0 + 0.1 * tenth)]
+    assert asked_s == pytest.approx([10.5, 11.0, 11.5, 12.0, 12.5], abs=0.11)
+    assert (watch.silent, watch.unheard_s(13.0)) == (False, 0.0)
+    watch.on_word(13.0)
+    assert not watch.on_deadline(13.0 + SILENCE_S - 0.1)
+
+
+def test_a_try_is_given_up_for_a_trainer_that_leads_by_now_and_that_one_is_asked_at_once():
+    one = led(5, STANDBY)
+    one.session_lost("the link was lost", 20.0)
+    asks(one, 20.0)
+    one.session_lost("it stands by", 20.0)
+    assert asks(one, 20.0) == TRAINER
+
+    assert one.named(names(STANDBY, 6), 20.5)
+    one.session_lost("it did not answer", 20.5)
+
+    assert one.next_deadline_s() == 20.5
+    assert asks(one, 20.5) == STANDBY
+
+
+def test_whoever_names_ever_other_leaders_ends_a_few_tries_in_a_row():
+    one = led(5, STANDBY, THIRD)
+    one.session_lost("the link was lost", 20.0)
+    given_up = []
+    for number in range(2 * HINTS_MAX + 2):
+        asked = asks(one, 20.0 + number)
+        other = Contact(asked.peer, Address("10.9.9.9", 1 + number))
+        given_up.append(one.named(names(other, 9), 20.0 + number))
+        one.session_lost("it did not answer", 20.0 + number)
+
+    assert given_up == [*[True] * HINTS_MAX, False, *[True] * HINTS_MAX, False]
 
 
 @given(

@@ -8,6 +8,7 @@ from sim.seed import SEED
 from p2pswarm.net.wire.message import Message
 from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.messages import Propose
+from p2pswarm.server.trainer_search import ASK_AGAIN_S
 from p2pswarm.settings.config import BatchConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
@@ -58,6 +59,33 @@ def test_another_trainer_goes_on_when_the_coordinator_is_lost(kind):
     assert terms(swarm) == [1, 2]
     done = [report.step for report in swarm.reports if isinstance(report, StepDone)]
     assert done == list(range(STEPS))
+
+
+def test_servers_do_not_wait_for_a_coordinator_that_is_cut_off_once_another_leads():
+    swarm = SimSwarm(
+        SwarmConfig(
+            seed=SEED,
+            trainers=2,
+            faults=FaultPlan(2, (Fault(FaultKind.REJOIN, AFTER_A_STEP_S, 20.0, (0,)),)),
+            **ONE_EACH,
+        )
+    )
+    led_s: list[float] = []
+    joined_s: list[float] = []
+
+    def heard(report: Report) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if isinstance(report, Leads):
+            led_s.append(now_s)
+        if isinstance(report, MemberReady):
+            joined_s.append(now_s)
+
+    swarm.heard = heard
+    run(swarm.play(), SEED)
+
+    back_s = [at_s for at_s in joined_s if at_s > led_s[1]][:3]
+    assert len(back_s) == 3
+    assert max(back_s) < led_s[1] + 2 * ASK_AGAIN_S
 
 
 def test_a_standby_that_is_killed_holds_nothing_up():

@@ -301,7 +301,7 @@ class World(ToyServers):
         server.reductions, server.commits, server.roster = {}, {}, MemberView()
         server.averaging = set()
         ours = self.coordinator.members.alive(incarnation)  # not a former coordinator's
-        if message.keep and ours:  # it may be ready by now, and no other view may follow
+        if ours:  # a member is told of the others at once, and no other view may follow
             (view,) = view_parts(self.views, self.coordinator.members.records())
             server.roster.receive(view)
         if message.keep and server.version == message.since - 1:

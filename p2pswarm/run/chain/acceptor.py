@@ -75,6 +75,8 @@ class ChainAcceptor:
         self._named: frozenset[bytes] = frozenset()
         self._heard_s = -math.inf
         self._standing = 0
+        self._rival = b""
+        """The attempt of a trainer that stands for our term and goes before ours."""
         self._mute = False
         self._terms = TokenBucket(TERM_EVERY_S, TERM_JUMP_MAX)
         self._actions: list[Persist | Reply] = []
@@ -108,7 +110,7 @@ class ChainAcceptor:
 
     def stand(self, term: int) -> None:
         """This node's own trainer asks others to follow it: no promise to a rival until `term`."""
-        self._standing = term
+        self._standing, self._rival = term, b""
 
     def link_lost(self, peer: bytes) -> None:
         """A peer's link ended: if it is the coordinator, there is nothing to be calm about."""
@@ -132,7 +134,7 @@ class ChainAcceptor:
         if not again:
             if message.term <= register.promised:
                 return Denial.TERM
-            if sender != self.voter.peer and message.term <= self._standing:
+            if self._is_rival(sender, message):
                 return Denial.CALM
             if sender not in (self.coordinator, self.voter.peer) and self.calm(now_s):
                 return Denial.CALM
@@ -148,6 +150,23 @@ class ChainAcceptor:
             register.accepted_term,
             register.accepted,
         )
+
+    def _is_rival(self, sender: bytes, message: Prepare) -> bool:
+        """Return whether our own trainer stands, and another one asks in vain.
+
+        Each of two that stand within a round trip would wait for the other's voter until both give
+        up. So the one that ranks behind gives way when it is asked again, a second later: an
+        attempt that needs no other's voter has succeeded by then.
+        """
+        if sender == self.voter.peer or message.term > self._standing:
+            return False
+        trainers = self._chain.head.trainers
+        here = trainers.index(self.voter.peer) if self.voter.peer in trainers else len(trainers)
+        again = message.attempt == self._rival
+        if message.term == self._standing and sender in trainers[:here]:
+            self._rival = message.attempt
+            return not again
+        return True
 
     def _proposed(self, sender: bytes, message: Propose, now_s: float) -> Message | Denial:
         register, record = self.register, message.record

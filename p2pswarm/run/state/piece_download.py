@@ -131,6 +131,8 @@ class PieceDownload:
         self._claims: dict[int, dict[bytes, tuple[bytes, ...]]] = {}
         self._hashes_asked: dict[tuple[int, bytes], bool] = {}
         self._dropped: list[bytes] = []
+        self._gave: set[bytes] = set()
+        """The donors of which something came."""
         self._piece_s = self._limits.piece_s
         self._averaging = False
 
@@ -201,7 +203,13 @@ class PieceDownload:
         self._averaging = now
 
     def donors(self, donors: Sequence[bytes]) -> None:
-        """The members that can be asked now; those asked first that come first."""
+        """The members that can be asked now; those asked first that come first.
+
+        One that has given nothing yet, and is no member any more, may be dead: others are asked.
+        """
+        if donors:
+            for gone in sorted(self._asked().difference(donors, self._gave)):
+                self._stop(gone)
         self._donors = tuple(donors)
 
     def committed(self, step: int) -> StepParts:
@@ -260,6 +268,7 @@ class PieceDownload:
         if coming is None or coming.donor != donor:
             return None
         del self._coming[piece]
+        self._gave.add(donor)
         self._due_s[donor] = now_s + self._piece_s
         if version < coming.asked:
             reason = f"piece {piece} of version {version} where {coming.asked} was asked for"

@@ -383,7 +383,9 @@ class Incarnations:
         )
 
     def _on_probation(self, member: Member, now_s: float) -> bool:
-        ready = [one.incarnation.peer for one in self._members.ready(member.stage)]
+        silent = self._records.silence.silent
+        here = [one.incarnation for one in self._members.ready(member.stage)]
+        ready = [one.peer for one in here if not silent(one, now_s)]
         ledger = self._step.ledger
         counted = ledger.counted_in(member.stage) / max(1, ledger.size)
         stay_s = self._records.silence.stay_s(member.incarnation)

@@ -73,9 +73,11 @@ class Probation:
     ) -> bool:
         """Return whether a newcomer is to wait; one that comes back the first time is none.
 
-        `ready`: the servers of its stage that have work; `counted`: the share of the step's
-        microbatches that the stage has counted.
+        `ready`: the servers of its stage that have work and are heard. Without any the stage has
+        nothing to lose. `counted`: the share of the step's microbatches that it has counted.
         """
+        if not (ready := tuple(ready)):
+            return False
         wary = now_s < self._wary_until_s
         starter = not wary and now_s - stay_s <= self._start_ends_s
         if peer in self._proven or self._deaths.get(peer) == 1 or starter:

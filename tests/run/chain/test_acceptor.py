@@ -336,6 +336,39 @@ def test_a_trainer_that_stands_promises_no_rival_its_own_term():
     assert isinstance(ask(machine, prepare(3), by="b")[0], Promise)
 
 
+def test_a_trainer_that_stands_gives_way_to_one_before_it_that_asks_again():
+    """Both stood within a round trip, and each needs the other's vote."""
+    second = fresh("b")
+    second.stand(2)
+    assert why(ask(second, prepare(2), by="a")[0]) is Denial.CALM
+
+    assert isinstance(ask(second, prepare(2), by="a")[0], Promise)
+
+    first = fresh("a")
+    first.stand(2)
+    for _ in range(3):
+        assert why(ask(first, prepare(2), by="b")[0]) is Denial.CALM
+
+
+def test_whoever_gives_way_has_not_promised_its_own_attempt_and_does_not_go_back():
+    machine = fresh("b")
+    machine.stand(2)
+    ask(machine, prepare(2, TWO), by="b")
+
+    for _ in range(3):
+        assert why(ask(machine, prepare(2), by="a")[0]) is Denial.TERM
+
+
+def test_another_attempt_is_no_second_question():
+    machine = fresh("b")
+    machine.stand(2)
+    ask(machine, prepare(2), by="a")
+
+    assert why(ask(machine, prepare(2, TWO), by="a")[0]) is Denial.CALM
+    machine.stand(3)
+    assert why(ask(machine, prepare(3, TWO), by="a")[0]) is Denial.CALM
+
+
 def test_a_trainer_that_stands_follows_who_stands_for_a_later_term():
     machine = fresh("b")
     machine.stand(2)

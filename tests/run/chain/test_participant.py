@@ -17,7 +17,7 @@ from p2pswarm.run.chain.actions import (
     Reply,
     VotesMissing,
 )
-from p2pswarm.run.chain.leader import LeaderPhase
+from p2pswarm.run.chain.leader import RESEND_S, LeaderPhase
 from p2pswarm.run.chain.messages import Denied, Prepare, Propose
 from p2pswarm.run.chain.participant import (
     ATTEMPT_S,
@@ -318,6 +318,21 @@ def test_of_many_standbys_one_leads():
     town.run(town.now_s + 20.0)
 
     assert len([name for name in town.leaders() if name != "a"]) == 1
+
+
+def test_of_two_that_stand_at_once_and_need_each_other_the_one_behind_gives_way():
+    town = begun("abd", "abd")
+    town.decide("a")
+    town.kill("a")
+    stood_s = town.now_s
+    for name in "bd":
+        town.seats[name].standby.start(stood_s)
+
+    town.run(stood_s + ATTEMPT_S)
+
+    assert town.leaders() == ["a", "b"]
+    assert taken_over_s(town, "b") < stood_s + RESEND_S + 4 * LATENCY_S
+    assert town.seats["b"].leader.attempt.term == 2
 
 
 def test_who_follows_gives_up_its_own_attempt():

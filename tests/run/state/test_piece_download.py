@@ -397,3 +397,26 @@ def test_random_runs_are_the_same_for_the_same_seed():
         return swarm.placed, swarm.blamed
 
     assert told(4) == told(4)
+
+
+def test_a_donor_that_is_no_member_any_more_and_gave_nothing_holds_nothing_up():
+    """It may be dead, and a dial to it takes seconds to fail."""
+    one = download(pieces=1, donors=(A, B))
+    assert one.wanted(0.0) == [PieceWanted(A, 0, 3)]
+
+    one.donors((B,))
+
+    assert one.dropped() == [A]
+    assert one.wanted(1.0) == [PieceWanted(B, 0, 3)]
+
+
+@pytest.mark.parametrize("left", [(), (B,)])
+def test_a_donor_that_gives_is_not_left_because_its_membership_ends(left: tuple[bytes, ...]):
+    one = download(pieces=3, donors=(A,))
+    one.wanted(0.0)
+    if left:
+        come(one, A, 0, 3)
+
+    one.donors(left)
+
+    assert one.dropped() == []

@@ -1,12 +1,15 @@
 """Tests of `trainer/members/probation.py`."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainer.harness import Play
+from trainer.harness import CONFIG, Play
 
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import MEMBERS_MAX
+from p2pswarm.settings.config import BatchConfig
 from p2pswarm.trainer.coordinator.silence import NEWCOMER_SILENT_S, SILENT_S
 from p2pswarm.trainer.members.probation import (
     NEWCOMER_SHARE,
@@ -141,6 +144,11 @@ def test_a_run_that_many_came_to_remembers_the_last():
     assert not probation.holds(peer(10**6 + MEMBERS_MAX), 0.0, FOUR, counted=0.0, now_s=0.0)
 
 
+def test_a_stage_without_anybody_has_nothing_to_lose_by_a_newcomer():
+    for probation in (Probation(FOUR), wary()):
+        assert not probation.holds(NEW, 0.0, [], counted=0.9, now_s=9.0)
+
+
 def newcomer(play: Play, name: str) -> Incarnation:
     """One whose words are counted, as the coordinator's shell does."""
     one = play.join(name)
@@ -213,3 +221,26 @@ def test_a_server_of_the_last_step_may_be_silent_for_longer_than_a_newcomer():
 
     assert silence.limit_s(ann.peer) == SILENT_S
     assert silence.limit_s(bob.peer) == NEWCOMER_SILENT_S
+
+
+def test_a_newcomer_does_not_wait_for_a_server_that_is_silent():
+    """Its death is not known yet, and there is work that was never launched."""
+    play = Play(replace(CONFIG, batch=BatchConfig(microbatches=9, evaluate_every=0, window=1)))
+    ann = play.serve("a")
+    play.count(ann, *range(9))
+    play.reduce(ann)
+    play.coordinator.on_decision(0, play.now_s)
+    play.commit(ann, b"w1")
+    play.wait(2.0 * START_S)
+    play.coordinator.silence.on_word(ann, play.now_s)
+    bob = newcomer(play, "b")
+
+    def ready_within(seconds: float) -> bool:
+        for _ in range(round(2 * seconds)):
+            play.wait(0.5)
+            play.coordinator.silence.on_word(bob, play.now_s)
+        return play.coordinator.members.alive(bob).ready
+
+    assert not ready_within(SILENT_S - 0.5)
+    assert ready_within(1.0)
+    assert play.coordinator.members.alive(ann)
