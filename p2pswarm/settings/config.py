@@ -385,11 +385,6 @@ class RunConfig:
                 "averaging int-grid reads its grid from second moments, which change in the middle "
                 'of a step with delay 1: set codecs.averaging to "raw", or delay to 0'
             )
-        if self.codecs.choice == "measured":
-            raise ValueError(
-                'codecs.choice "measured" takes effect one step too late for delay 1: set it to '
-                '"fixed", or delay to 0'
-            )
         if self.spot_check_share:
             raise ValueError(
                 "spot checks compare what was computed with one version of the weights, and delay "

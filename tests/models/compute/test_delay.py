@@ -217,7 +217,6 @@ def test_a_gradient_that_is_scaled_to_nothing_leaves_the_weights():
 REFUSED = [
     ({"batch": BatchConfig(microbatches=1)}, "microbatches is 1"),
     ({"codecs": CodecConfig(averaging="int-grid")}, "int-grid reads its grid"),
-    ({"codecs": CodecConfig(choice="measured")}, "one step too late"),
     ({"spot_check_share": 0.5}, "spot checks compare"),
 ]
 
