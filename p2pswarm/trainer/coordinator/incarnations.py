@@ -174,11 +174,10 @@ class Incarnations:
     def set_aside(self, now_s: float) -> Effects:
         """End those whose sums hold what must not be counted; set that aside."""
         effects = Effects()
-        condemned = self._blame.condemned()
+        for one, why in self._step.to_void(self._blame.condemned(), self._blame, now_s):
+            effects += self.evict(one, why, now_s)
+            effects.changes |= Change.BLAME
         for checks in [batch.result_checks for batch in self._step.batches]:
-            for one, why in checks.to_void(condemned, self._blame, now_s):
-                effects += self.evict(one, why, now_s)
-                effects.changes |= Change.BLAME
             if guarded := checks.set_aside(now_s):
                 effects.actions += guarded
                 effects.changes |= Change.WORK

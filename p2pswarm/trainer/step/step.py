@@ -12,9 +12,16 @@ from p2pswarm.progress.events import HeldOut
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.membership import HeldSum
-from p2pswarm.run.messages.microbatch import CHECK_BASE, Counted, Evaluated, Handed, Undelivered
+from p2pswarm.run.messages.microbatch import (
+    CHECK_BASE,
+    Counted,
+    Evaluated,
+    Handed,
+    Sketch,
+    Undelivered,
+)
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.trainer.members.blame import FailedAttempt, Trouble
+from p2pswarm.trainer.members.blame import Blame, FailedAttempt, Trouble
 from p2pswarm.trainer.members.membership import AnswerLimits, Member
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import Replayed, StepDone
@@ -429,6 +436,26 @@ class Step:
         if batch := self._of(note.step):
             return batch.on_count(incarnation, stage, note, now_s)
         return CountResult.STRAY
+
+    def on_sketch(self, by: Incarnation, stage: int, note: Sketch) -> None:
+        """A server tells what it took and gave, in a run with spot checks."""
+        if batch := self._of(note.step):
+            batch.result_checks.on_sketch(by, stage, note)
+
+    def to_void(
+        self, condemned: Sequence[int], blame: Blame, now_s: float
+    ) -> list[tuple[Incarnation, str]]:
+        """Return whose incarnation must end because of what its sums hold, and why.
+
+        With a server that was found wrong all sums are void: others computed with what it gave, in
+        either step.
+        """
+        checks = [batch.result_checks for batch in self.batches]
+        void = [each for one in checks for each in one.to_void(condemned)]
+        if wrong := checks[0].wrong(blame, now_s):
+            void += [(result.incarnation, result.reason) for result in wrong]
+            void += [each for one in checks for each in one.begin_anew()]
+        return void
 
     def on_evaluation(self, note: Evaluated, now_s: float) -> None:
         """The last stage has the loss of a held-out batch."""

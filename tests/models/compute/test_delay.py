@@ -256,7 +256,6 @@ def test_a_gradient_that_is_scaled_to_nothing_leaves_the_weights():
 
 REFUSED = [
     ({"batch": BatchConfig(microbatches=1)}, "microbatches is 1"),
-    ({"spot_check_share": 0.5}, "spot checks compare"),
 ]
 
 
