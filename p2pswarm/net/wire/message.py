@@ -221,7 +221,9 @@ def _message_layout(cls: type) -> _MessageLayout:
     read = _row_reader(cls, [shape.read for shape in shapes])
     write = _row_writer(names, [shape.write for shape in shapes])
     if defaults := _trailing_defaults(cls, hints):
-        read, write = _short_reader(cls, read, len(names), defaults), _short_writer(write, defaults)
+        last = shapes[len(shapes) - len(defaults) :]
+        written = tuple(shape.write(value) for shape, value in zip(last, defaults, strict=True))
+        read, write = _short_reader(cls, read, len(names), defaults), _short_writer(write, written)
     layout = _MessageLayout(read, write, depth)
     _message_layouts[cls] = layout
     return layout

@@ -7,7 +7,7 @@ Source:  docs/training.md, "A gradient that is not finite"; docs/spot_checks.md.
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from p2pswarm.run.member_view import Incarnation
@@ -395,3 +395,19 @@ class ResultChecks:
 
     def _holders(self, job: MicrobatchJob) -> tuple[Incarnation, ...]:
         return self._ledger.who_counted(job.microbatch) if job.counts else ()
+
+
+def sums_to_void(
+    checks: Sequence[ResultChecks], blame: Blame, now_s: float
+) -> list[tuple[Incarnation, str]]:
+    """Return whose incarnation must end because of what its sums hold, and why.
+
+    `checks`: of the steps under way. With a server that was found wrong all sums are void: others
+    computed with what it gave, in either step.
+    """
+    condemned = blame.condemned()
+    void = [each for one in checks for each in one.to_void(condemned)]
+    if wrong := checks[0].wrong(blame, now_s):
+        void += [(result.incarnation, result.reason) for result in wrong]
+        void += [each for one in checks for each in one.begin_anew()]
+    return void

@@ -106,6 +106,7 @@ class Grown(Message):
     old: int
     newer: Annotated[bytes, Size(2), Trailing()] = b""
     newest: Annotated[int, Trailing()] = 1
+    last: Annotated[tuple[int, ...], Size(2), Trailing()] = ()
 
 
 @message(65010)
