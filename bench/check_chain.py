@@ -1,8 +1,9 @@
 """Checks a chain file without a line of p2pswarm: hashes, signatures, steps, and every count.
 
-    python bench/check_chain.py FILE
+    python bench/check_chain.py FILE [DELAY]
 
 FILE is the file of a voter, of a lone trainer or of a checkpoint (docs/chain.md tells its bytes).
+DELAY is the run's, 0 if it is left out: codecs that a record chooses hold so many steps later.
 It prints {"ok": bool, "steps": n, "head": hex} and what is wrong on stderr, and exits with 0 or 1.
 `steps` counts those whose work is in the weights; `head` is the hash of the last record. Records
 that only changed the voters are counted on stderr, and so is each step from which on a boundary
@@ -225,13 +226,16 @@ class Tally:
             raise Wrong(f"record {record.height}: its codecs are no two codes")
         return codes.hex()
 
-    def changes(self) -> list[str]:
-        """From which step on which boundary has which codecs: a record's hold two steps later."""
+    def changes(self, delay: int) -> list[str]:
+        """From which step on which boundary has which codecs.
+
+        A record's hold two steps later, and with a delay of one step three.
+        """
         found, before = [], [""] * (len(self.codecs[0]) if self.codecs else 0)
         for place, codes in enumerate(self.codecs):
             for stage, (now, then) in enumerate(zip(codes, before, strict=True)):
                 if now != then:
-                    step = self.base + place + 2
+                    step = self.base + place + 2 + delay
                     what = now or "as the manifest says"
                     found.append(f"step {step}: codecs above stage {stage}: {what}")
             before = codes
@@ -286,14 +290,14 @@ class Tally:
                 raise Wrong(f"stage {stage} does not have every microbatch once")
 
 
-def check(data: bytes) -> dict:
+def check(data: bytes, delay: int = 0) -> dict:
     chain, tally = newest_chain(entries(data)), Tally()
     for before, record in zip([None, *chain], chain, strict=False):
         check_link(before, record)
         check_signature(record)
         tally.add(record)
     tally.check()
-    for change in tally.changes():
+    for change in tally.changes(delay):
         print(change, file=sys.stderr)
     if tally.revotes:
         print(f"{tally.revotes} records only change the voters", file=sys.stderr)
@@ -305,7 +309,7 @@ def check(data: bytes) -> dict:
 
 def main() -> int:
     try:
-        result = check(Path(sys.argv[1]).read_bytes())
+        result = check(Path(sys.argv[1]).read_bytes(), *map(int, sys.argv[2:]))
     except (Wrong, OSError, TypeError, ValueError) as error:
         print(f"{sys.argv[1]}: {error}", file=sys.stderr)
         result = {"ok": False, "steps": 0, "head": ""}
@@ -314,6 +318,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     sys.exit(main())

@@ -356,6 +356,7 @@ def main() -> int:
             averaging=options.averaging,
             boundary=options.boundary,
             delay=options.delay,
+            spot_check_share=options.spot_checks,
             optimizer=options.optimizer,
             choice="measured" if options.rotate else "fixed",
             weights=str(ours),
@@ -430,6 +431,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--replicas", type=int, default=REPLICAS, help="servers of each stage")
     parser.add_argument("--boundary", default="none", help="modules at the cut")
     parser.add_argument("--delay", type=int, default=0, help="steps, with the correction")
+    parser.add_argument("--spot-checks", type=float, default=0.0, help="the share of microbatches")
     parser.add_argument("--optimizer", default="adamw", choices=("adamw", "muon"))
     parser.add_argument(
         "--rotate", type=int, default=0, help="steps after which records choose other codecs"

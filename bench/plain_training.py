@@ -25,7 +25,7 @@ from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.chain_log import HEADER_BYTES, LogReader, restore
 from p2pswarm.run.chain.record import CommitRecord
 from p2pswarm.run.schedule import learning_rate
-from p2pswarm.settings.codec_ladder import allowed_codes
+from p2pswarm.settings.codec_ladder import CodecChoices
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import load
 
@@ -37,9 +37,8 @@ def codecs_in(file: Path, run: RunConfig) -> CodecsOfStep:
     of_entry = (getattr(entry.message, "record", entry.message) for entry in entries)
     first = next(one for one in of_entry if isinstance(one, CommitRecord))
     founder, voters = (first.coordinator,), first.voters_before
-    allowed = allowed_codes(run.codecs, run.stages)
-    size = run.batch.microbatches
-    genesis = Genesis(first.run, run.stages, size, founder, voters, codecs=allowed)
+    size, codecs = run.batch.microbatches, CodecChoices.of(run)
+    genesis = Genesis(first.run, run.stages, size, founder, voters, codecs=codecs)
     origin = genesis.after(first.step, first.prev)
     return restore(origin, iter(entries), str(file)).learner.chain.codecs
 

@@ -26,7 +26,7 @@ class RotatingCodecs:
         self._allowed = [sorted(codes | {b""}) for codes in allowed_codes(run.codecs, run.stages)]
 
     def choose(self, step: int, _stages: Measurements) -> CodecTable:
-        """The codes of the step after the next."""
+        """The codes that the record of a step names."""
         turn = step // self._every
         turns = enumerate(self._allowed, turn)
         return tuple(codes[place % len(codes)] for place, codes in turns)

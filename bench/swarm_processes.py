@@ -87,6 +87,8 @@ class Run:
     dtype: str = "float32"
     delay: int = 0
     """Of so many steps."""
+    spot_check_share: float = 0.0
+    """The share of microbatches that two servers compute."""
     optimizer: str = "adamw"
     schedule: Mapping[str, str | float] = field(default_factory=dict)
     """Further settings of `run.optimizer`."""
@@ -143,6 +145,7 @@ emulated = {text(self.emulated)}
 precision = {text(self.precision)}
 weight_storage = {text(self.weight_storage)}
 delay = {self.delay}
+spot_check_share = {self.spot_check_share}
 [run.model]
 family = {text(self.family)}
 {"" if self.tie is None else f"tie = {text(self.tie)}"}

@@ -180,7 +180,7 @@ class SessionParts:
         scheduler = self.session.scheduler
         if scheduler.adding:
             await self.session.context.compute(lambda: None)  # behind what the thread does now
-        return None if void or self.session.context.run.delay else scheduler.closed_sum()
+        return None if void else scheduler.closed_sum()
 
     def close(self) -> None:
         """End what is being carried out, and what waits to be computed."""
@@ -216,11 +216,15 @@ def _held_sum(held: HeldWeights, microbatches: int) -> HeldSum | None:
     """The trainer's news of the sum that the last session has left."""
     if (left := held.sum) is None:
         return None
-    bitmap = bitmap_of(left.counted, left.step, microbatches)
-    losses: tuple[float | None, ...] = ()
+    following = (left.step + 1) * microbatches
+    now = sorted(m for m in left.counted if m < following)
+    ahead = sorted(m for m in left.counted if m >= following)
+    bitmaps = bitmap_of(now, left.step, microbatches), bitmap_of(ahead, left.step + 1, microbatches)
+    losses: list[tuple[float | None, ...]] = [(), ()]
     if left.losses and len(left.counted) <= LOSSES_MAX:
-        losses = tuple(left.losses.get(microbatch) for microbatch in sorted(left.counted))
-    return HeldSum(left.incarnation, left.step, bitmap, losses)
+        losses = [tuple(map(left.losses.get, counted)) for counted in (now, ahead)]
+    first = HeldSum(left.incarnation, left.step, bitmaps[0], losses[0])
+    return replace(first, ahead=bitmaps[1], ahead_losses=losses[1]) if ahead else first
 
 
 def session_parts(

@@ -336,7 +336,7 @@ class Scheduler:
         self.kept.drop_before(first)
         self._fences = {mark: a for mark, a in self._fences.items() if mark[0] >= version}
         old = [t for t in self._all() if t.push.step < version]
-        held = [key for key in self._held if key[0] < first]
+        held = [key for key, held in self._held.items() if held.item.push.step < version]
         return self._drop(old, held)
 
     def close(self) -> None:

@@ -8,10 +8,11 @@ Source:  docs/codecs.md. It loads no torch; a test compares the codes with the r
 
 from dataclasses import dataclass
 
-from p2pswarm.settings.config import CODEC_LADDER, CodecConfig
+from p2pswarm.settings.config import CODEC_LADDER, CodecConfig, RunConfig
 
 CODES = {"bf16": 3, "int8": 4, "dither6": 7, "dither4": 9, "dither3": 10}
 NAMES = {code: name for name, code in CODES.items()}
+CODECS_AFTER = 2  # steps: so no microbatch that is under way has to be encoded again
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +61,25 @@ def allowed_codes(codecs: CodecConfig, stages: int) -> tuple[frozenset[bytes], .
         pairs = [BoundaryCodecs(up.activation, down.gradient) for up in rungs for down in rungs]
         allowed.append(frozenset(pair.codes for pair in pairs) - {b""})
     return (*allowed, frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class CodecChoices:
+    """The choices that the records of a run may make, and when they come into force."""
+
+    allowed: tuple[frozenset[bytes], ...] = ()
+    """For each stage, the codes that a record may name; empty: none may name any."""
+    after: int = CODECS_AFTER
+    """Steps from the one that a record ends to the one whose codecs it names.
+
+    A server with version v computes steps v to v + delay, and takes pushes of the one after these.
+    The records that made version v have named the codecs of all of them."""
+
+    @classmethod
+    def of(cls, run: RunConfig, stages: int | None = None) -> "CodecChoices":
+        """Those of a run; `stages`: as many as its records have, if they come from a file."""
+        allowed = allowed_codes(run.codecs, run.stages if stages is None else stages)
+        return cls(allowed, CODECS_AFTER + run.delay)
+
+
+NO_CHOICE = CodecChoices()

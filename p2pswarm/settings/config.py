@@ -33,11 +33,13 @@ CODEC_NAMES = (
     INT_GRID,
 )
 """The codec registry's names; a test compares the two lists."""
-AVERAGE, FORMER, LAST_UPDATE = "average.", "former.", "last_update."
-STATE_KINDS = ("", "exp_avg.", "exp_avg_sq.", AVERAGE, FORMER, LAST_UPDATE)
+SQUARES, AVERAGE = "exp_avg_sq.", "average."
+FORMER, LAST_UPDATE, FORMER_SQUARES = "former.", "last_update.", "former_exp_avg_sq."
+STATE_KINDS = ("", "exp_avg.", SQUARES, AVERAGE, FORMER, LAST_UPDATE, FORMER_SQUARES)
 """What stands before a parameter's name in a stage's file, by tensor of its state: nothing for
 weights, torch's names for moments. The others are there if the run has them: an average of the
-weights; with a delay the weights of the version before, and the last update (docs/delay.md)."""
+weights; with a delay the weights of the version before, the last update, and the second moments of
+the version before, where sums are on a grid (docs/delay.md)."""
 CODEC_KEYS_MAX = 16  # as many as a bundle has keys
 CODEC_LADDER = (
     ("bf16", "bf16"),
@@ -315,13 +317,15 @@ class RunConfig:
         """The tensors of a stage's state, as `STATE_KINDS` names them, and their dtypes."""
         wide = self.model.dtype
         weights = "bfloat16" if self.weight_storage == "bf16" else wide
-        state = {"": weights, "exp_avg.": wide, "exp_avg_sq.": wide}
+        state = {"": weights, "exp_avg.": wide, SQUARES: wide}
         if self.optimizer.average_decay:
             state[AVERAGE] = wide
         if self.delay:
             state[FORMER] = weights
             if self.delay_correction:
                 state[LAST_UPDATE] = wide
+            if self.codecs.averaging == INT_GRID:
+                state[FORMER_SQUARES] = wide
         return state
 
     @property
@@ -379,21 +383,6 @@ class RunConfig:
             raise ValueError(
                 "delay 1 overlaps a step's microbatches with the end of the step before, and "
                 "batch.microbatches is 1: set it to 2 or more, or delay to 0"
-            )
-        if self.codecs.averaging == INT_GRID:
-            raise ValueError(
-                "averaging int-grid reads its grid from second moments, which change in the middle "
-                'of a step with delay 1: set codecs.averaging to "raw", or delay to 0'
-            )
-        if self.codecs.choice == "measured":
-            raise ValueError(
-                'codecs.choice "measured" takes effect one step too late for delay 1: set it to '
-                '"fixed", or delay to 0'
-            )
-        if self.spot_check_share:
-            raise ValueError(
-                "spot checks compare what was computed with one version of the weights, and delay "
-                "1 has two: set spot_check_share to 0, or delay to 0"
             )
 
 

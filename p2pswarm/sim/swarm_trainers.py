@@ -11,7 +11,7 @@ from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES, VoterId
-from p2pswarm.settings.codec_ladder import allowed_codes
+from p2pswarm.settings.codec_ladder import CodecChoices
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.compute import numbered_corpus
 from p2pswarm.sim.network_conditions import Place
@@ -78,7 +78,7 @@ class SwarmTrainers:
         self._tasks = tasks
         self._founder = Identity.generate(seed.to_bytes(KEY_BYTES))
         founder, microbatches = self._founder.peer_id.raw, run.batch.microbatches
-        codecs = allowed_codes(run.codecs, run.stages)
+        codecs = CodecChoices.of(run)
         self.genesis = Genesis.founded(run_id, founder, run.stages, microbatches, codecs)
 
     @property

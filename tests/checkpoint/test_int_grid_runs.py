@@ -22,18 +22,26 @@ GRID = replace(
 )
 MUON = replace(GRID, optimizer=replace(CLIPPED, name="muon"))
 TIED = replace(GRID, model=replace(GRID.model, tie=True))
+DELAYED = replace(GRID, delay=1)
+DELAYED_MUON = replace(MUON, delay=1)
 FULL = pytest.mark.full
 
 
 def assert_bits_of_a_plain_loop(run, config: RunConfig) -> None:
     _, theirs = norms_and_weights(config)
     for engine in run.engines.values():
-        for name, ours in named(engine.weights._flat).items():
+        for name, ours in named(engine.weights._flat.newest(config.steps)).items():
             assert torch.equal(ours, theirs[name]), name
 
 
 @pytest.mark.parametrize(
-    "config", [pytest.param(MUON, id="muon"), pytest.param(TIED, id="tied", marks=FULL)]
+    "config",
+    [
+        pytest.param(MUON, id="muon"),
+        pytest.param(TIED, id="tied", marks=FULL),
+        pytest.param(DELAYED, id="delay"),
+        pytest.param(DELAYED_MUON, id="delay-muon", marks=FULL),
+    ],
 )
 def test_servers_that_die_leave_no_trace_in_any_bit(tmp_path: Path, config: RunConfig) -> None:
     run = train(tmp_path, config, range(1, 7), DEATHS)
@@ -43,7 +51,13 @@ def test_servers_that_die_leave_no_trace_in_any_bit(tmp_path: Path, config: RunC
 
 
 @pytest.mark.parametrize(
-    "config", [pytest.param(MUON, id="muon", marks=FULL), pytest.param(TIED, id="tied")]
+    "config",
+    [
+        pytest.param(MUON, id="muon", marks=FULL),
+        pytest.param(TIED, id="tied"),
+        pytest.param(DELAYED, id="delay", marks=FULL),
+        pytest.param(DELAYED_MUON, id="delay-muon"),
+    ],
 )
 def test_a_checkpoint_holds_the_grid(tmp_path: Path, config: RunConfig) -> None:
     train(tmp_path, replace(config, steps=4), range(1, 5))

@@ -1,5 +1,7 @@
 """The sum that a session leaves: what is in it, who is told, and who goes on with it."""
 
+import dataclasses
+
 from server.harness import CONFIG, assert_equal, plain_after, swarm, virtual, weights_of
 from server.harness import B as BATCH
 from server.pushes import ABOVE, backward, count, forwarded, push, queue, scheduler
@@ -96,6 +98,42 @@ def test_a_server_that_comes_back_goes_on_with_its_sum():
             return weights_of(r)
 
     assert_equal(virtual(main), plain_after(2).flat.parameters)
+
+
+def test_with_a_delay_a_server_goes_on_with_the_sums_of_two_steps():
+    late = dataclasses.replace(CONFIG, delay=1)
+
+    async def main():
+        async with swarm(late) as r:
+            await r.ready_servers(2, 3)
+            (first,) = r.trainer.of_stage(0)
+            for number in (1, BATCH + 2):
+                await r.trainer.push(first, number, step=number // BATCH)
+            await r.trainer.until_counted(1, BATCH + 2)
+            halves = r.engines[first.record.peer][-1].weights._flat.halves
+            before = [half.sum_N.clone() for half in halves]
+            r.trainer.keep = r.trainer.keep_sum = lambda join: join.version == 0
+            await r.cut_off(first)
+            await r.trainer.until_ready(2)
+
+            number = first.record.incarnation
+            assert r.trainer.joins[-1].sum == HeldSum(number, 0, b"\x02", ahead=b"\x04")
+            assert all(sum_N.any() for sum_N in before)
+            assert all(half.sum_N.equal(x) for half, x in zip(halves, before, strict=True))
+            again = r.trainer.members[first.record.peer]
+            again.notes += first.notes
+            for number in (0, 2, 3):
+                await r.trainer.push(again, number)
+            await r.trainer.until_counted(*range(BATCH))
+            await r.trainer.end_step()
+            for number in (BATCH, BATCH + 1, BATCH + 3):
+                await r.trainer.push(again, number)
+            await r.trainer.until_counted(*range(BATCH, 2 * BATCH))
+            await r.trainer.end_step()
+            flats = [engines[-1].weights._flat.newest(2) for engines in r.engines.values()]
+            return [p for flat in flats for p in flat.parameters]
+
+    assert_equal(virtual(main), plain_after(2, late).flat.parameters)
 
 
 def test_a_sum_that_is_not_kept_is_emptied_and_not_told_again():

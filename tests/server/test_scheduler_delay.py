@@ -19,6 +19,7 @@ from server.pushes import (
 )
 
 from p2pswarm.base.errors import NotServing, Refused
+from p2pswarm.run.messages.microbatch import CHECK_BASE
 from p2pswarm.run.messages.step import Reduce
 from p2pswarm.server.scheduler import Scheduler, bitmap_of
 
@@ -112,6 +113,17 @@ def test_a_commit_keeps_what_the_next_step_has_counted_and_holds():
     assert dropped.items == dropped.keys == ()
     assert one.done(in_hand, 0.1, counted=True)
     one.reduce(reduce(1, B + 1, B + 2), ME)
+
+
+def test_a_commit_drops_what_is_held_of_a_check_of_its_step_alone():
+    one = delayed()
+    for number in (0, B):
+        forwarded(one, push(CHECK_BASE + number, step=number // B))
+
+    dropped = one.moved_to(1)
+
+    assert dropped.keys == ((CHECK_BASE, 0),)
+    assert one.held_from((CHECK_BASE + B, 0)) is not None
 
 
 def test_a_commit_takes_the_permit_of_its_own_step():

@@ -12,7 +12,13 @@ from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
 from p2pswarm.trainer.reports.leadership import Leads
-from p2pswarm.trainer.reports.reports import MemberLost, MemberReady, RunFinished, StepDone
+from p2pswarm.trainer.reports.reports import (
+    MemberLost,
+    MemberReady,
+    RunFinished,
+    StepDone,
+    SumKept,
+)
 
 ALL_DONE = RunFinished("all steps are done", failed=False)
 STEPS = 6
@@ -106,3 +112,11 @@ def test_a_server_whose_link_ends_comes_back_with_its_weights():
 
     assert result.ended == ALL_DONE
     assert steps_done(swarm) == list(range(STEPS))
+
+
+def test_a_server_that_is_back_at_once_keeps_its_sums():
+    result, swarm = play(Fault(FaultKind.REJOIN, 0.3, 0.2, (2,), step=2))
+
+    assert result.ended == ALL_DONE
+    assert steps_done(swarm) == list(range(STEPS))
+    assert sum(isinstance(report, SumKept) for report in swarm.reports) == 1

@@ -21,10 +21,13 @@ def found(swarm: SimSwarm) -> list[bytes]:
     return [r.incarnation.peer for r in swarm.reports if isinstance(r, WrongResult)]
 
 
-@pytest.mark.parametrize("seed", core_of(range(6), [0]))
-def test_a_processor_that_is_wrong_now_and_then_is_named_and_spoils_no_step(seed: int):
+@pytest.mark.parametrize(
+    ("seed", "delay"),
+    core_of([(seed, delay) for seed in range(6) for delay in (0, 1)], [(0, 0), (2, 1)]),
+)
+def test_a_processor_that_is_wrong_now_and_then_is_named_and_spoils_no_step(seed: int, delay: int):
     """Simulated weights refuse a commit with a spoilt sum when every microbatch is checked."""
-    checked = small_run(spot_check_share=1.0)
+    checked = small_run(spot_check_share=1.0, delay=delay)
     config = SwarmConfig(seed=seed, run=checked, servers=9, wrong={seed: 0.1})
 
     swarm, result = play(config)
@@ -35,8 +38,9 @@ def test_a_processor_that_is_wrong_now_and_then_is_named_and_spoils_no_step(seed
     assert set(found(swarm)) == {culprit}
 
 
-def test_honest_servers_are_not_suspected_and_their_steps_are_not_done_again():
-    swarm, result = play(SwarmConfig(run=small_run(spot_check_share=1.0), servers=6))
+@pytest.mark.parametrize("delay", [0, 1])
+def test_honest_servers_are_not_suspected_and_their_steps_are_not_done_again(delay: int):
+    swarm, result = play(SwarmConfig(run=small_run(spot_check_share=1.0, delay=delay), servers=6))
 
     assert not result.ended.failed
     assert found(swarm) == []

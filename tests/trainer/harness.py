@@ -83,8 +83,9 @@ class Play:
         work: Work,
         took: tuple[float, ...],
         gave: tuple[float, ...],
+        step: int = 0,
     ) -> None:
-        note = Sketch(0, microbatch, attempt, work, took, gave, 1.0)
+        note = Sketch(step, microbatch, attempt, work, took, gave, 1.0)
         self.coordinator.on_sketch(by, note, self.now_s)
 
     def stuck(

@@ -19,7 +19,7 @@ from p2pswarm.run.router import Router
 from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.server.member_session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
-from p2pswarm.settings.codec_ladder import allowed_codes
+from p2pswarm.settings.codec_ladder import CodecChoices
 from p2pswarm.settings.config import CheckpointConfig, RunConfig
 from p2pswarm.settings.parser import run_id, run_to_json
 from p2pswarm.sim.rpc import SimRpc, SimWorld
@@ -66,7 +66,7 @@ class ManyTrainers:
         self.rng = random.Random(seed)
         self.run_id = run_id(run_to_json(config), nonce=b"n" * 16, founder=key("a").peer_id.raw)
         founder, size = key("a").peer_id.raw, config.batch.microbatches
-        codecs = allowed_codes(config.codecs, config.stages)
+        codecs = CodecChoices.of(config)
         self.genesis = Genesis.founded(self.run_id, founder, config.stages, size, codecs)
         self.trainers: dict[str, OneTrainer] = {}
         self.disks: dict[str, MemoryChain] = {}
@@ -136,12 +136,14 @@ class ManyTrainers:
         engines = [
             torch_engine(self.config, s, torch.device("cpu"), 0) for s in range(self.config.stages)
         ]
+        tensors = len(self.config.state)
         sizes = [
-            StateSize([(0, engine.state.part_bytes(0, 0) // 8)], (8,) * 3) for engine in engines
+            StateSize([(0, engine.state.part_bytes(0, 0) // 8)], (8,) * tensors)
+            for engine in engines
         ]  # one piece
         snapshots = await trainer.weights(sizes)
         values = [torch.frombuffer(s.data, dtype=torch.float64) for s in snapshots]
-        return torch.cat([value[: len(value) // 3] for value in values])
+        return torch.cat([value[: len(value) // tensors] for value in values])
 
     def reported(self, name: str, report: Report) -> None:
         self.said.append((name, report))

@@ -46,6 +46,12 @@ class Play(harness.Play):
         self.states[back] = digest
         return back
 
+    def reduce_again(self, *members: Incarnation) -> None:
+        """The members of the newest generation have averaged."""
+        generation = self.coordinator._step_end._reductions.numbered
+        for one in members:
+            self.told_reduced(one, generation)
+
     def assigned(self) -> bool:
         """Whether the one that joined last keeps its sum."""
         return self.seen(act.Assign)[-1].message.keep_sum
@@ -378,3 +384,91 @@ def test_a_peer_that_drops_its_link_again_and_again_is_waited_for_no_more():
     play.lose(one)
 
     assert not play.coordinator.holds(one)
+
+
+def late(**changes) -> tuple[Play, Incarnation, Incarnation]:
+    """As `two`, with a delay: Ann has also counted microbatch 2, of the next step."""
+    play, ann, bob = two(delay=1, steps=3, **changes)
+    play.count(ann, 2, step=1)
+    play.seen(object)
+    return play, ann, bob
+
+
+def test_with_a_delay_it_keeps_its_sums_of_both_steps():
+    play, ann, bob = late()
+
+    play.lose(ann)
+    back = play.rejoin("a", ann, FIRST, ahead=BOTH)
+
+    (kept,) = play.seen(SumKept)
+    assert (kept.incarnation, kept.microbatches) == (back, 3)
+    play.count(bob, 1)
+    assert {a.message.counted for a in play.seen(act.SendReduce)} == {FIRST, SECOND}
+    play.reduce_again(back, bob)
+    play.commit(back, b"w1")
+    play.commit(bob, b"w1")
+    orders = {a.incarnation: a.message for a in play.seen(act.SendReduce)}
+    assert {one: (order.step, order.counted) for one, order in orders.items()} == {
+        back: (1, BOTH),
+        bob: (1, NONE),
+    }
+
+
+@pytest.mark.parametrize(
+    ("counted", "ahead", "why"),
+    [
+        (FIRST, NONE, "it lacks what it had told of the next step"),
+        (NONE, FIRST, "it lacks what it had told of this one"),
+        (FIRST, b"\x05", "of a microbatch that the next step does not have"),
+    ],
+)
+def test_with_a_delay_both_sums_stand_or_fall_together(counted: bytes, ahead: bytes, why: str):
+    play, ann, _ = late()
+    play.lose(ann)
+
+    play.rejoin("a", ann, counted, ahead=ahead)
+
+    assert not play.assigned(), why
+    assert [a.microbatches for a in play.seen(SumVoided)] == [2]
+
+
+def test_a_sum_of_a_step_after_the_last_fits_nowhere():
+    play, ann, _ = two(delay=1, steps=1)
+    play.lose(ann)
+
+    play.rejoin("a", ann, FIRST, ahead=FIRST)
+
+    assert not play.assigned()
+
+
+def three() -> tuple[Play, list[Incarnation]]:
+    """Step 0 is being averaged; only Carl has counted anything of step 1."""
+    play, ann, bob = two(delay=1, steps=3)
+    carl = play.serve("c")
+    play.count(bob, 1)
+    play.count(carl, 2, step=1)
+    assert len(play.seen(act.SendReduce)) == 3
+    return play, [ann, bob, carl]
+
+
+def test_a_step_is_not_averaged_while_a_sum_of_the_next_may_come_back():
+    play, (ann, bob, carl) = three()
+
+    play.lose(carl)
+    play.promise(ann, bob)
+    assert play.seen(act.SendReduce) == []
+    back = play.rejoin("c", carl, NONE, ahead=FIRST)
+
+    assert play.is_ready(back)
+    assert {a.incarnation for a in play.seen(act.SendReduce)} == {ann, bob, back}
+
+
+def test_it_is_averaged_without_a_server_that_does_not_come_back():
+    play, (ann, bob, carl) = three()
+    play.lose(carl)
+    play.promise(ann, bob)
+
+    play.wait(SUSPENDED_S)
+
+    assert [a.incarnation for a in play.seen(SumVoided)] == [carl]
+    assert {a.incarnation for a in play.seen(act.SendReduce)} == {ann, bob}

@@ -10,12 +10,15 @@ from trainer.leadership.test_participant import CONFIG, Swarm, distance, peer, p
 
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.compute.base import Engine, Stage
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.loop import run as run_simulated
 from p2pswarm.trainer.reports.reports import MemberLost, ResultsTied, WrongResult
 
 CHECKED = replace(
     CONFIG, steps=6, spot_check_share=1.0, batch=replace(CONFIG.batch, evaluate_every=0)
 )
+DELAYED = replace(CHECKED, delay=1)
+every_run = pytest.mark.parametrize("config", [CHECKED, DELAYED], ids=["plain", "delay"])
 
 
 class Faulty:
@@ -49,7 +52,7 @@ class Faulty:
         return {**bundle, "x": wrong}
 
 
-def train(what: str, servers: int) -> tuple[Swarm, torch.Tensor, list[Faulty]]:
+def train(what: str, servers: int, config: RunConfig) -> tuple[Swarm, torch.Tensor, list[Faulty]]:
     faulty: list[Faulty] = []
 
     def spoilt(number: int, engine: Engine) -> Engine:
@@ -58,11 +61,13 @@ def train(what: str, servers: int) -> tuple[Swarm, torch.Tensor, list[Faulty]]:
         if what == "nothing" or not wanted.keys or not first:
             return engine
         faulty.append(Faulty(engine.stage, what, number))
-        return replace(engine, stage=faulty[-1])
+        odd = None if engine.odd is None else Faulty(engine.odd, what, number)
+        faulty.extend([] if odd is None else [odd])
+        return replace(engine, stage=faulty[0], odd=odd)
 
     async def story() -> tuple[Swarm, torch.Tensor]:
         async with asyncio.TaskGroup() as tasks:
-            swarm = Swarm(tasks, CHECKED)
+            swarm = Swarm(tasks, config)
             swarm.engine_of = spoilt
             for number in range(2, 2 + servers):
                 swarm.serve(number)
@@ -74,19 +79,21 @@ def train(what: str, servers: int) -> tuple[Swarm, torch.Tensor, list[Faulty]]:
     return swarm, weights, faulty
 
 
+@every_run
 @pytest.mark.parametrize("what", ["forward", "backward"])
-def test_a_faulty_server_is_named_and_the_weights_are_those_of_a_plain_loop(what: str):
-    swarm, weights, faulty = train(what, servers=6)
+def test_a_faulty_server_is_named_and_the_weights_are_those_of_a_plain_loop(what: str, config):
+    swarm, weights, faulty = train(what, 6, config)
 
     assert sum(one.errors for one in faulty) > 0
     found = {r.incarnation.peer for r in swarm.of_kind(WrongResult)}
     assert found == {peer(faulty[0].number).raw}
-    assert distance(weights, plain(CHECKED).flat.params_N.detach()) <= 1e-9
+    assert distance(weights, plain(config).flat.params_N.detach()) <= 1e-9
 
 
-def test_checks_alone_change_nothing():
-    swarm, weights, _ = train("nothing", servers=4)
+@every_run
+def test_checks_alone_change_nothing(config: RunConfig):
+    swarm, weights, _ = train("nothing", 4, config)
 
     assert swarm.of_kind(WrongResult) == swarm.of_kind(ResultsTied) == []
     assert swarm.of_kind(MemberLost) == []
-    assert distance(weights, plain(CHECKED).flat.params_N.detach()) <= 1e-9
+    assert distance(weights, plain(config).flat.params_N.detach()) <= 1e-9

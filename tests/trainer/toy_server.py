@@ -53,12 +53,17 @@ class ToyServers:
 
     def held_sum(self, server: Server) -> HeldSum | None:
         """What a server says, on joining, of the sum that it still has."""
-        if server.sum_of is None or server.version is None or self.config.delay:
+        if server.sum_of is None or server.version is None:
             return None
-        first = server.version * self.config.batch.microbatches
-        bits = sum(1 << m - first for m in server.summed)
-        size = -(-self.config.batch.microbatches // 8)
-        return HeldSum(server.sum_of.number, server.version, bits.to_bytes(size, "little"))
+
+        def bitmap(step: int) -> bytes:
+            first = step * self.config.batch.microbatches
+            bits = sum(1 << m - first for m in self.of_step(server, step))
+            return bits.to_bytes(-(-self.config.batch.microbatches // 8), "little")
+
+        step = server.version
+        ahead = bitmap(step + 1) if self.of_step(server, step + 1) else b""
+        return HeldSum(server.sum_of.number, step, bitmap(step), ahead=ahead)
 
     def sum_is_of(self, server: Server) -> Incarnation | None:
         """Whose sum a server has, as the coordinator sees it."""

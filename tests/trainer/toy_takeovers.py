@@ -15,8 +15,10 @@ from p2pswarm.trainer.reports import actions as act
 class Takeovers(World):
     """Coordinators one after the other; what each was about to do dies with it."""
 
-    def __init__(self, seed: int, stages: int, steps: int, microbatches: int) -> None:
-        super().__init__(seed, stages, steps, microbatches)
+    def __init__(
+        self, seed: int, stages: int, steps: int, microbatches: int, delay: int = 0
+    ) -> None:
+        super().__init__(seed, stages, steps, microbatches, delay)
         self.term = 0
         self.takeovers = 0
         self.late_share = 0.2  # of the servers that find the new coordinator late

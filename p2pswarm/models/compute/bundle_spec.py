@@ -11,7 +11,7 @@ from p2pswarm.base.errors import BadMessage, NotServing, Unusable
 from p2pswarm.models.blocks import block_count, make_blocks, stage_blocks
 from p2pswarm.models.boundary import Boundary, boundaries
 from p2pswarm.models.dropout import draws
-from p2pswarm.run.messages.step import NearbyCodecs
+from p2pswarm.run.messages.step import STEPS_TOLD_MAX, NearbyCodecs
 from p2pswarm.settings.codec_ladder import allowed_codes, codecs_of
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import DTYPES, TensorUse
@@ -19,7 +19,7 @@ from p2pswarm.tensors.codecs.bundle import BundleKey, BundleSpec
 from p2pswarm.tensors.codecs.edge_codecs import EdgeCodecs, edge_codecs
 from p2pswarm.tensors.codecs.meta import TensorLayout
 
-STEPS_KNOWN_MAX = 4  # two that are told with a commit, and what is still under way of the last two
+STEPS_KNOWN_MAX = STEPS_TOLD_MAX + 2  # with a commit, and what is under way of the last two
 
 
 def boundary_above(run: RunConfig, stage: int) -> Boundary | None:

@@ -21,7 +21,15 @@ from p2pswarm.models.compute.torch_device import place_for
 from p2pswarm.models.rounding.stochastic_round import ChanceRounding
 from p2pswarm.models.weight_tying import shared_name, tied_in
 from p2pswarm.run.averaging.shards import Span as Shared
-from p2pswarm.settings.config import AVERAGE, FORMER, INT_GRID, LAST_UPDATE, RunConfig
+from p2pswarm.settings.config import (
+    AVERAGE,
+    FORMER,
+    FORMER_SQUARES,
+    INT_GRID,
+    LAST_UPDATE,
+    SQUARES,
+    RunConfig,
+)
 from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.codecs.cuda_device import streams_of, wait_for
 from p2pswarm.tensors.codecs.tensor_pool import on_host
@@ -124,7 +132,8 @@ class FlatParameters:
     With a delay there are two of these, the `halves`: one for even steps and one for odd ones. Each
     has blocks, weights and a sum of its own; moments and all else are common. The half of step t
     has the weights of version t-1. The update of step t makes version t+1 in it, out of the other
-    half's version t: so the graphs of step t+1 are not touched.
+    half's version t: so the graphs of step t+1 are not touched. Nor is its grid, if sums are on
+    one: then each half has second moments of its own, too, those of its weights' version.
     """
 
     def __init__(
@@ -163,13 +172,17 @@ class FlatParameters:
             names = (kind.removesuffix(".") or "params" for kind in layout.kinds)
             buffers = dict(zip(layout.kinds, map(zeros, names, layout.dtypes), strict=True))
         else:
-            buffers = even.buffers | {"": even.buffers[FORMER], FORMER: even.buffers[""]}
+            others = {"": FORMER, FORMER: "", SQUARES: FORMER_SQUARES, FORMER_SQUARES: SQUARES}
+            swapped = {kind: other for kind, other in others.items() if other in even.buffers}
+            buffers = {kind: even.buffers[swapped.get(kind, kind)] for kind in even.buffers}
         self.buffers: dict[str, Tensor] = buffers
         self.params_N, self.exp_avg_N, self.exp_avg_sq_N, *_ = buffers.values()
         self.average_N = buffers.get(AVERAGE)
         """An average of the weights over time, if the run has one."""
         self.former_N = buffers.get(FORMER)
         """With a delay, the weights of the other half."""
+        self.former_sq_N = buffers.get(FORMER_SQUARES)
+        """With a delay and sums on a grid, the second moments of the other half."""
         self.last_update_N = buffers.get(LAST_UPDATE)
         """With a delay and its correction, what the last update was without that."""
         self.sum_N = zeros("sum", run.model.dtype)
@@ -239,8 +252,9 @@ class FlatParameters:
             state_N.zero_()
         if self.former_N is not None:
             self.former_N.copy_(self.params_N)
-        if self.last_update_N is not None:
-            self.last_update_N.zero_()
+        for late_N in (self.last_update_N, self.former_sq_N):
+            if late_N is not None:
+                late_N.zero_()
 
     def digest(self) -> bytes:
         """The digest of weights, moments and average."""
@@ -259,6 +273,18 @@ class FlatParameters:
         if self.former_N is not None:
             self.params_N[start:stop].copy_(self.former_N[start:stop])
         return self.weights(start, stop)
+
+    def squares_before_update(self, start: int, stop: int) -> Tensor:
+        """The second moments that an update begins with, to be changed in place."""
+        square_C = self.exp_avg_sq_N[start:stop]
+        if self.former_sq_N is not None:
+            square_C.copy_(self.former_sq_N[start:stop])
+        return square_C
+
+    def carry_over(self, start: int, stop: int) -> None:
+        """Make the next version without a change."""
+        self.before_update(start, stop)
+        self.squares_before_update(start, stop)
 
     def keep(self, weights_C: Tensor, start: int, number: int) -> None:
         """Keep the weights from `start` on, as update `number` has made them."""

@@ -87,7 +87,7 @@ class AdamW:
         """See `Optimizer`."""
         start, stop = _fitting(gradient_C, self._flat, span)
         if update.scale == 0.0:
-            self._flat.before_update(start, stop)  # they stay, as those of the next version
+            self._flat.carry_over(start, stop)
             return
         for i in range(start, stop, self._chunk):
             end = min(i + self._chunk, stop)
@@ -101,7 +101,7 @@ class AdamW:
         """
         config, flat = self._config, self._flat
         param = flat.before_update(start, stop)
-        mean, square = (x[start:stop] for x in (flat.exp_avg_N, flat.exp_avg_sq_N))
+        mean, square = flat.exp_avg_N[start:stop], flat.squares_before_update(start, stop)
         grad, work = self._work_2C[:, : stop - start]
         torch.mul(gradient_C, update.scale, out=grad)
         mean.mul_(config.beta1)
@@ -173,7 +173,7 @@ class Muon:
         """See `Optimizer`; no row block lies across the ends of the span."""
         start, stop = _fitting(gradient_C, self._flat, span)
         if update.scale == 0.0:
-            self._flat.before_update(start, stop)
+            self._flat.carry_over(start, stop)
             return
         first, last = bisect_left(self._starts, start), bisect_left(self._starts, stop)
         blocks, end = self._blocks[first:last], start
@@ -204,7 +204,7 @@ class Muon:
             mean = flat.exp_avg_N[block.start : block.stop]
             share = gradient_C[block.start - base : block.stop - base] * update.scale
             if flat.keeps_squares:
-                square = flat.exp_avg_sq_N[block.start : block.stop]
+                square = flat.squares_before_update(block.start, block.stop)
                 square.mul_(config.beta2).add_((share * share).mul_(1.0 - config.beta2))
             share.mul_(1.0 - config.momentum)
             mean.mul_(config.momentum).add_(share)

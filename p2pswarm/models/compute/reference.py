@@ -32,7 +32,7 @@ from p2pswarm.models.compute.torch_stage import (
     waited_for,
 )
 from p2pswarm.models.dropout import RunBlock, at_once, dropout_seeds, nothing_drawn
-from p2pswarm.models.rounding.gradient_grid import grid_of
+from p2pswarm.models.rounding.gradient_grid import GradientGrid, grid_of
 from p2pswarm.run.schedule import clip_scale
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import Unencodable
@@ -153,8 +153,10 @@ class ReferenceTrainer:
         )
         self._whole.draw()
         self._precisions = [precision_of(run, half) for half in self._whole.halves]
-        square_N = self._whole.exp_avg_sq_N
-        self._grid = grid_of(run, self._whole.layout, square_N) if rounded else None
+        self._grids = [
+            grid_of(run, half.layout, half.exp_avg_sq_N) if rounded else None
+            for half in self._whole.halves
+        ]
         self._optimizers = [optimizer_of(run.optimizer, half) for half in self._whole.halves]
         for precision in self._precisions:
             if isinstance(precision, FullPrecision):
@@ -175,6 +177,10 @@ class ReferenceTrainer:
     @property
     def _precision(self) -> Precision:
         return half_of(self._precisions, self.version)
+
+    @property
+    def _grid(self) -> GradientGrid | None:
+        return half_of(self._grids, self.version)
 
     def loss(self, tokens_BS: Tensor, number: int) -> Tensor:
         """Mean nats per token of one microbatch; `number`: its own in the run."""
@@ -228,15 +234,15 @@ class ReferenceTrainer:
         return loss.item(), torch.autograd.grad(share, leaves, materialize_grads=True)
 
     def _add_parts(self, found: Sequence[Tensor], number: int) -> None:
-        precision = self._precision
-        if self._grid is None:
+        precision, grid = self._precision, self._grid
+        if grid is None:
             for total, part in zip(precision.sums, found, strict=True):
                 total.add_(part)
             return
         (squares,) = waited_for(squares_of(found))
         refuse_infinite(squares, "a gradient")
         of = self.version, number
-        self._grid.add(precision.leaves, found, precision.sums, squares, of)
+        grid.add(precision.leaves, found, precision.sums, squares, of)
 
     def commit(self, learning_rate: float) -> float:
         """Clip, update, empty the sum; returns the gradient's norm before clipping."""

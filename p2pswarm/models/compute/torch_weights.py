@@ -31,7 +31,7 @@ from p2pswarm.models.compute.torch_device import setting_up
 from p2pswarm.models.compute.torch_stage import TorchStage, kept_graphs
 from p2pswarm.models.compute.torch_sums import GradientMemory, TorchSums, keyed_digest
 from p2pswarm.run.averaging.base import Sums
-from p2pswarm.settings.config import LAST_UPDATE, RunConfig
+from p2pswarm.settings.config import FORMER_SQUARES, LAST_UPDATE, RunConfig
 from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.codecs.tensor_pool import on_host
 from p2pswarm.tensors.flat_layout import STATE_TENSORS
@@ -130,8 +130,9 @@ def first_state(run: RunConfig, stage: int) -> Iterator[bytes]:
         for part_N in first_weights(run, numbers) if run.delay else ():
             hasher.update(bytes_of(part_N.to(kept)))
             yield b""
-        if LAST_UPDATE in layout.kinds:
-            _add_zeros(hasher, layout.length * layout.item_bytes[-1])
+        for kind in (LAST_UPDATE, FORMER_SQUARES):
+            if kind in layout.kinds:
+                _add_zeros(hasher, layout.length * layout.item_bytes[layout.kinds.index(kind)])
     yield hasher.digest()
 
 

@@ -62,8 +62,11 @@ class GradientGrid:
     """Rounds gradients to the grid of a version and adds them to the sum."""
 
     def __init__(self, run: RunConfig, layout: FlatLayout, square_N: Tensor) -> None:
-        """`square_N`: the optimizer's second moments, which the grid is read from."""
-        self._seed = run.seed
+        """`square_N`: the optimizer's second moments, which the grid is read from.
+
+        With a delay, those of the version that a step is computed with.
+        """
+        self._seed, self._delay = run.seed, run.delay
         self._beta2 = run.optimizer.beta2
         self._tensors = layout.tensors
         self._square_N = square_N
@@ -131,7 +134,8 @@ class GradientGrid:
             )
         self.values = self.clamped = 0
         self._read = read
-        rise = 1.0 / (1.0 - self._beta2**step) if step else 1.0  # as the optimizer corrects them
+        version = max(step - self._delay, 0)
+        rise = 1.0 / (1.0 - self._beta2**version) if version else 1.0  # as the optimizer corrects
         powers = [self._powers(tensor, rise) for tensor in self._tensors]
         dtype = self._square_N.dtype
         self._step_B1 = [power_of_two(power_B).to(dtype).unsqueeze(1) for power_B in powers]

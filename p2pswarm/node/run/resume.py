@@ -31,7 +31,7 @@ from p2pswarm.run.chain.chain_log import HEADER_BYTES, LogReader, read_header
 from p2pswarm.run.chain.record import CommitRecord, RecordKind
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.run.messages.run import RunOrigin
-from p2pswarm.settings.codec_ladder import allowed_codes
+from p2pswarm.settings.codec_ladder import CodecChoices
 from p2pswarm.settings.config import CheckpointConfig, RunConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom, SavingPlan
 from p2pswarm.trainer.coordinator_io.trainer_context import Proof
@@ -103,7 +103,7 @@ def _genesis(first: CommitRecord, microbatches: int, manifest: CheckpointManifes
     """Return what the first record says of the beginning; its run is the manifest's."""
     founder = (first.coordinator,)
     voters, stages = first.voters_before, len(first.stages)
-    codecs = allowed_codes(manifest.run_config().codecs, stages)
+    codecs = CodecChoices.of(manifest.run_config(), stages)
     genesis = Genesis(first.run, stages, microbatches, founder, voters, codecs=codecs)
     return genesis.after(first.step, first.prev)
 

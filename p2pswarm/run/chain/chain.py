@@ -22,11 +22,11 @@ from p2pswarm.run.chain.record import (
     term_of,
 )
 from p2pswarm.run.messages.field_limits import GROUP_MAX, VOTERS_MAX
+from p2pswarm.settings.codec_ladder import NO_CHOICE, CodecChoices
 
 WINDOW = 16_384  # records whose digests stay in memory, about 5 MB; no BACK reaches further
 NOBODY = bytes([QUARANTINED])
 ASIDE = bytes(place == QUARANTINED for place in range(256))  # a table for bytes.translate
-CODECS_AFTER = 2  # steps: so no microbatch that is under way has to be encoded again
 GROWTH = 2  # voters that one record adds or removes, so that their number stays odd
 
 
@@ -90,8 +90,8 @@ class Genesis:
     """Of the weights that the run begins with: those of a checkpoint, if it goes on from one."""
     checkpoint: bytes = NO_DIGEST
     """The digest of that checkpoint's manifest, which the first record names as `prev`."""
-    codecs: tuple[frozenset[bytes], ...] = ()
-    """For each stage, the codes that a record may name; empty: none may name any."""
+    codecs: CodecChoices = NO_CHOICE
+    """Records choose among them."""
 
     @classmethod
     def founded(
@@ -100,7 +100,7 @@ class Genesis:
         founder: bytes,
         stages: int,
         microbatches: int,
-        codecs: tuple[frozenset[bytes], ...] = (),
+        codecs: CodecChoices = NO_CHOICE,
     ) -> "Genesis":
         """A new run. The founder's file has a memory that all can tell from the run's id.
 
@@ -183,8 +183,9 @@ def _check_commit(genesis: Genesis, head: ChainHead, record: CommitRecord) -> No
     if len({stage.holders.translate(ASIDE) for stage in record.stages}) > 1:
         what = "it sets a microbatch aside in one stage and counts it in another"
         raise BrokenRecord(f"{record.name()}: {what}")
+    allowed = genesis.codecs.allowed
     for number, stage in enumerate(record.stages):
-        if stage.codecs and not (genesis.codecs and stage.codecs in genesis.codecs[number]):
+        if stage.codecs and not (allowed and stage.codecs in allowed[number]):
             what = f"it chooses codecs {stage.codecs.hex()} above stage {number}"
             raise BrokenRecord(f"{record.name()}: {what}, which the run does not allow")
     if len(peers) < sum(len(stage.members) for stage in record.stages):
@@ -249,11 +250,17 @@ class Chain:
         """By step, the codes that its COMMIT names, if it names any."""
 
     def codecs(self, step: int) -> CodecTable:
-        """The codes that hold for a step: those of the COMMIT of the step before the last one.
+        """The codes that hold for a step: those of a COMMIT so many steps before.
 
-        Empty: as the manifest says. So it is in the first two steps of a chain.
+        Empty: as the manifest says. So it is in the first steps of a chain.
         """
-        return self._codecs.get(step - CODECS_AFTER, ())
+        return self._codecs.get(step - self.genesis.codecs.after, ())
+
+    @property
+    def chosen(self) -> tuple[CodecTable, ...]:
+        """The codes of all steps that are chosen for, from the next one on."""
+        version = self.head.version
+        return tuple(map(self.codecs, range(version, version + self.genesis.codecs.after)))
 
     def append(self, record: CommitRecord) -> bool:
         """Add the next record; False if it is there already.
@@ -281,7 +288,7 @@ class Chain:
             if any(table := tuple(stage.codecs for stage in record.stages)):
                 before = self._codecs.get(record.step - 1)
                 self._codecs[record.step] = before if before == table else table  # one in memory
-            self._codecs.pop(record.step - WINDOW - CODECS_AFTER, None)
+            self._codecs.pop(record.step - WINDOW - self.genesis.codecs.after, None)
         else:
             self.era += 1
             self._states.setdefault(record.step, _states_digest(record))

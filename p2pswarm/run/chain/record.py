@@ -105,7 +105,7 @@ class StageCommit(Message):
     codecs: Annotated[bytes, Size(CODES_MAX), Trailing()] = b""
     """The codes of what goes up and of what comes down over the boundary above the stage.
 
-    They hold for the step after the next. Empty: as the manifest says.
+    They hold from a later step on (`CodecChoices`). Empty: as the manifest says.
     """
 
 

@@ -1,10 +1,10 @@
 """The long stream between a member and the trainer: joining, views, load, leaving."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from p2pswarm.base.ids import Contact
-from p2pswarm.net.wire.message import Message, Range, Size, message
+from p2pswarm.net.wire.message import Message, Range, Size, Trailing, message
 from p2pswarm.run.messages.balance import NOT_MEASURED, Capacity
 from p2pswarm.run.messages.field_limits import (
     GROUP_MAX,
@@ -64,6 +64,17 @@ class HeldSum(Message):
     """What is in it: bit i (little-endian) is microbatch i of the step."""
     losses: Annotated[tuple[float | None, ...], Size(0, LOSSES_MAX)] = ()
     """Of these microbatches, in order, from the last stage; None where it is not known."""
+    ahead: Annotated[Bitmap, Trailing()] = b""
+    """With a delay: what is in its sum of the step after that."""
+    ahead_losses: Annotated[tuple[float | None, ...], Size(0, LOSSES_MAX), Trailing()] = ()
+
+    def of_step(self, step: int) -> "HeldSum":
+        """What it holds of one step."""
+        if step == self.step:
+            return replace(self, ahead=b"", ahead_losses=())
+        if step != self.step + 1:
+            return HeldSum(self.incarnation, step, b"")
+        return HeldSum(self.incarnation, step, self.ahead, self.ahead_losses)
 
 
 @message(52)

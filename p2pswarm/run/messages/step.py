@@ -25,7 +25,7 @@ from p2pswarm.run.messages.field_limits import (
 )
 from p2pswarm.tensors.codecs.meta import TensorMeta
 
-STEPS_TOLD_MAX = 2  # ahead: a record chooses the codecs of the step after the next
+STEPS_TOLD_MAX = 3  # ahead: with a delay a record chooses the codecs of the third step from its own
 ENDS_MAX = 2 * GROUP_MAX  # members of two stages
 Share = Annotated[int, Range(0, 2**20)]
 Rate = Annotated[float, Range(0.0, 1e15)]
@@ -208,7 +208,7 @@ class Commit(Message):
     observed: Stage | None = None
     """As in `Reduce`; `state` is of that stage."""
     codecs: NearbySteps = ()
-    """Of the next two steps, for the receiver's stage; empty if they are the manifest's, or told
+    """Of the next steps, for the receiver's stage; empty if they are the manifest's, or told
     already."""
 
 

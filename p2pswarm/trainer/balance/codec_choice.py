@@ -17,9 +17,15 @@ from typing import Protocol
 from p2pswarm.models.compute.bundle_spec import boundary_above, boundary_codecs, bundle_spec
 from p2pswarm.plan.codec_costs import codec_of
 from p2pswarm.progress.events import Report
-from p2pswarm.run.chain.chain import CODECS_AFTER, CodecTable
+from p2pswarm.run.chain.chain import CodecTable
 from p2pswarm.run.messages.step import NearbyCodecs
-from p2pswarm.settings.codec_ladder import MILDEST, BoundaryCodecs, boundary_ladder, codecs_of
+from p2pswarm.settings.codec_ladder import (
+    MILDEST,
+    BoundaryCodecs,
+    CodecChoices,
+    boundary_ladder,
+    codecs_of,
+)
 from p2pswarm.settings.config import CODEC_LADDER, RunConfig
 from p2pswarm.tensors.codecs.edge_codecs import EdgeCodecs
 
@@ -148,7 +154,7 @@ class CodecRule(Protocol):
     """Chooses codecs at the end of each step."""
 
     def choose(self, step: int, stages: Measurements) -> CodecTable:
-        """The codes of the step after the next; `step`: the one that ends."""
+        """The codes that the record of `step` names, which ends."""
         ...
 
     def why(self, stage: int) -> str:
@@ -177,7 +183,7 @@ class MeasuredCodecs:
         ]
 
     def choose(self, step: int, stages: Measurements) -> CodecTable:
-        """The codes of the step after the next; `step`: the one that ends."""
+        """The codes that the record of `step` names, which ends."""
         self._pace = pace_of(stages)
         for stage, (up, down) in enumerate(self._ways):
             up.capacity = capacity_of([one.up_bytes_per_s for one in stages[stage]])
@@ -282,18 +288,16 @@ class CodecsChosen(Report):
 
 
 class CodecTables:
-    """The codecs of the steps that members are told of: those of the present step and the next.
+    """The codecs of the steps that members are told of: the present one, and those chosen for.
 
     A choice that is proposed counts when it is decided.
     """
 
-    def __init__(
-        self, run: RunConfig, present: tuple[CodecTable, CodecTable], rule: CodecRule
-    ) -> None:
-        """`present`: of this step and of the next."""
+    def __init__(self, run: RunConfig, present: Sequence[CodecTable], rule: CodecRule) -> None:
+        """`present`: of this step and of the next ones."""
         self._codecs = run.codecs
         mildest = (b"",) * run.stages
-        self._tables = present[0] or mildest, present[1] or mildest
+        self._tables = [table or mildest for table in present]
         self._proposed = mildest
         self.rule = rule
 
@@ -304,9 +308,9 @@ class CodecTables:
 
     def on_decision(self, step: int) -> list[BoundaryRates | CodecsChosen]:
         """The record of a step is decided; what is known, and which codecs it changes."""
-        before, after = self._tables[1], self._proposed
-        self._tables = before, after
-        since, rule = step + CODECS_AFTER, self.rule
+        before, after = self._tables[-1], self._proposed
+        self._tables = [*self._tables[1:], after]
+        since, rule = step + len(self._tables), self.rule
         changes = [
             CodecsChosen(since, stage, codecs_of(self._codecs, codes), rule.why(stage))
             for stage, codes in enumerate(after)
@@ -315,19 +319,20 @@ class CodecTables:
         return [BoundaryRates(tuple(rule.boundaries())), *changes]
 
     def nearby(self, stage: int) -> tuple[NearbyCodecs, ...]:
-        """What a server of a stage is told of the present step and of the next."""
+        """What a server of a stage is told of the present step and of the next ones."""
         return tuple(
             NearbyCodecs(table[stage - 1] if stage else b"", table[stage]) for table in self._tables
         )
 
 
 def codec_tables(
-    run: RunConfig, version: int, present: tuple[CodecTable, CodecTable], rule: CodecRules
+    run: RunConfig, version: int, present: Sequence[CodecTable], rule: CodecRules
 ) -> CodecTables | None:
     """The codecs of a run from step `version` on, if its records choose them.
 
-    `present`: of this step and of the next, as they have chosen.
+    `present`: of this step and of the next ones, as they have chosen; empty: nothing yet.
     """
     if run.codecs.choice == "fixed" or run.stages == 1:
         return None
-    return CodecTables(run, present, rule(run, present[1], version))
+    known: list[CodecTable] = [*present] or [()] * CodecChoices.of(run).after
+    return CodecTables(run, known, rule(run, known[-1], version))

@@ -285,7 +285,7 @@ class Coordinator:
     def on_sketch(self, by: Incarnation, note: Sketch, now_s: float) -> None:
         """A server tells what it took and gave, in a run with spot checks."""
         if (member := self.members.alive(by)) and member.ready:
-            self._step.result_checks.on_sketch(by, member.stage, note)
+            self._step.on_sketch(by, member.stage, note)
         self._follow_change(Change.ATTEMPTS, now_s)
 
     def on_evaluation(self, by: Incarnation, note: Evaluated, now_s: float) -> None:

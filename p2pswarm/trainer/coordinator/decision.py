@@ -104,8 +104,8 @@ class CoordinatorStart:
     """No record names the states of `version`, but their digests are being computed."""
     numbered: int = 0
     """The highest number that was given in this term before."""
-    codecs: tuple[CodecTable, CodecTable] = ((), ())
-    """What the records choose for the steps `version` and `version` + 1."""
+    codecs: tuple[CodecTable, ...] = ()
+    """What the records choose, step by step, from `version` on; empty: nothing yet."""
 
     @property
     def former(self) -> int:
@@ -121,8 +121,8 @@ class CoordinatorStart:
     @classmethod
     def of_chain(cls, term: int, head: ChainHead, chain: Chain, numbered: int) -> Self:
         """The leader of `term` begins at `head`, the last decided record of `chain`."""
-        codecs = chain.codecs(head.version), chain.codecs(head.version + 1)
-        return replace(cls.after(term, head, chain.last, chain.era, numbered), codecs=codecs)
+        start = cls.after(term, head, chain.last, chain.era, numbered)
+        return replace(start, codecs=chain.chosen)
 
     @classmethod
     def after(

@@ -22,6 +22,7 @@ from p2pswarm.trainer.members.unreachable_pairs import UnreachablePairs
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import MemberLost, SumKept, SumVoided
 from p2pswarm.trainer.step.reduction import Reductions
+from p2pswarm.trainer.step.result_checks import sums_to_void
 from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
 from p2pswarm.trainer.step.step import Phase, Step
 from p2pswarm.trainer.step.sums import FormerSums, Suspensions
@@ -75,7 +76,7 @@ class Incarnations:
         self._balance = records.balance
         self._suspensions = suspensions
         self._former_sums = former_sums
-        self._sums_outlive = not config.spot_check_share and not config.delay
+        self._sums_outlive = not config.spot_check_share
         """Whether sums outlive the incarnations that counted them."""
 
     def on_join(self, peer: bytes, join: Join, now_s: float) -> Effects:
@@ -112,8 +113,8 @@ class Incarnations:
         return self._void(one, f"it is not there any more: {reason}", now_s)
 
     def holder_missing(self) -> bool:
-        """Return whether a part of the step is in a suspended sum, or at a server that waits."""
-        holders = map(self._members.alive, self._step.ledger.counting)
+        """Return whether a part of a step is in a suspended sum, or at a server that waits."""
+        holders = map(self._members.alive, self._step.counting)
         return any(member is None or not member.ready for member in holders)
 
     def evict(self, one: Incarnation, reason: str, now_s: float) -> Effects:
@@ -175,12 +176,12 @@ class Incarnations:
     def set_aside(self, now_s: float) -> Effects:
         """End those whose sums hold what must not be counted; set that aside."""
         effects = Effects()
-        condemned = self._blame.condemned()
-        for checks in [batch.result_checks for batch in self._step.batches]:
-            for one, why in checks.to_void(condemned, self._blame, now_s):
-                effects += self.evict(one, why, now_s)
-                effects.changes |= Change.BLAME
-            if guarded := checks.set_aside(now_s):
+        checks = [batch.result_checks for batch in self._step.batches]
+        for one, why in sums_to_void(checks, self._blame, now_s):
+            effects += self.evict(one, why, now_s)
+            effects.changes |= Change.BLAME
+        for each in checks:
+            if guarded := each.set_aside(now_s):
                 effects.actions += guarded
                 effects.changes |= Change.WORK
         return effects
@@ -212,7 +213,7 @@ class Incarnations:
         if self._step.number < self._config.steps and served:
             # all come back, with the weights they have
             everybody = [other.incarnation for other in self._members.ready()]
-            for other in everybody + self._step.ledger.counting:
+            for other in everybody + self._step.counting:
                 reason = f"step {self._step.number} is done again"
                 effects += self.evict(other, reason, now_s)
         return effects
@@ -300,7 +301,7 @@ class Incarnations:
         if self._step.phase in (Phase.DECIDING, Phase.ENDED) or not self._sums_outlive:
             return False
         one = member.incarnation
-        if one not in self._step.ledger.counting:
+        if one not in self._step.counting:
             return False
         redo_s = self._step.sums.redo_s(one, member.stage)
         return self._suspensions.begin(
@@ -334,7 +335,7 @@ class Incarnations:
                 if one in self._suspensions:
                     self._suspensions.end(one)
                 else:
-                    self._former_sums.taken = True
+                    self._former_sums.take(ahead=bool(join.sum.ahead))
                 number, stage = self._step.number, told.stage
                 count = self._step.inherit(one, heir, stage, join.sum, now_s)
                 effects.actions.append(SumKept(number, one, heir, stage, count))
@@ -372,7 +373,7 @@ class Incarnations:
     def _held_out(self, peer: bytes, now_s: float) -> bool:
         """Return whether a newcomer is to wait as long as others serve its stage."""
         member = self._members.of_peer(peer)
-        if member is None or member.incarnation in self._step.ledger.counting:
+        if member is None or member.incarnation in self._step.counting:
             return False  # the step waits for what it holds
         return (
             self._blame.servers.avoided(peer, now_s)
@@ -397,9 +398,9 @@ class Incarnations:
         self._records.probation.on_death(one.peer, stay_s, now_s)
 
     def _returned(self, one: Incarnation) -> bool:
-        """Return whether a newcomer has a sum of this step, and waits for no digest."""
-        return one in self._step.ledger.counting and self._former_sums.trusts(one)
+        """Return whether a newcomer has a sum, and waits for no digest."""
+        return one in self._step.counting and self._former_sums.trusts(one)
 
     def _served(self, one: Incarnation) -> bool:
         """Return whether a wrong member that is not ready may have served in this step before."""
-        return self._former_sums.on_wrong_state(one.peer) or one in self._step.ledger.counting
+        return self._former_sums.on_wrong_state(one.peer) or one in self._step.counting

@@ -34,7 +34,7 @@ from p2pswarm.trainer.step.step import Phase, Step
 def to_decide(
     step: Step, reduction: Reduction, decided: Decided, rate: float, codecs: CodecTable
 ) -> Decide:
-    """Return what the voters are asked to accept; `codecs`: of the step after the next."""
+    """Return what the voters are asked to accept; `codecs`: of a later step."""
     stages = []
     for stage, gradient in sorted(reduction.gradients.items()):
         group = reduction.group(stage)

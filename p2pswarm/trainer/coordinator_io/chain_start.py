@@ -10,7 +10,7 @@ from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.chain_log import ChainStore, Restored
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.messages.run import RunOrigin
-from p2pswarm.settings.codec_ladder import allowed_codes
+from p2pswarm.settings.codec_ladder import CodecChoices
 from p2pswarm.settings.config import RunConfig
 
 
@@ -31,7 +31,7 @@ class ChainStart:
 
 def genesis_of(run: bytes, founder: bytes, config: RunConfig, origin: RunOrigin | None) -> Genesis:
     """Return the ground of a run's first record; `founder`: the peer that made it."""
-    size, codecs = config.batch.microbatches, allowed_codes(config.codecs, config.stages)
+    size, codecs = config.batch.microbatches, CodecChoices.of(config)
     genesis = Genesis.founded(run, founder, config.stages, size, codecs)
     return genesis if origin is None else genesis.after(origin.version, origin.checkpoint)
 

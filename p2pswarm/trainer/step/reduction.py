@@ -141,7 +141,7 @@ class Reduction:
     ) -> list[act.SendCommit]:
         """The commits for all that were told to reduce; no other member has the gradient.
 
-        `codecs`: what a stage's servers are told of those of the next two steps.
+        `codecs`: what a stage's servers are told of those of the next steps.
         """
         numbers = decided.scale, learning_rate
         commits = []

@@ -7,7 +7,7 @@ Source:  docs/training.md, "A gradient that is not finite"; docs/spot_checks.md.
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from p2pswarm.run.member_view import Incarnation
@@ -156,7 +156,7 @@ def _wrong(camps: list[Camp]) -> list[Incarnation]:
 
 
 class SpotChecks:
-    """The spot checks of the step in progress, and their results.
+    """The spot checks of a step, and their results.
 
     Every server tells sketches of what it took and gave, and does not know whether they are looked
     at. Servers that took the same must give the same, as far as rounding allows. A server is wrong
@@ -166,6 +166,7 @@ class SpotChecks:
     def __init__(self, config: RunConfig, key: bytes) -> None:
         """`key`: a secret of the trainer, which chooses the microbatches."""
         self.share = config.spot_check_share
+        self._config = config
         self._last = config.stages - 1
         self._key = key
         self._near = tolerance(config)
@@ -176,6 +177,12 @@ class SpotChecks:
         self._wrong: dict[Incarnation, WrongResult] = {}
         self._forgotten: dict[Incarnation, None] = {}
         """Members that have told something in this step that was forgotten."""
+
+    def of_step(self) -> "SpotChecks":
+        """Those of one more step; who is found wrong in any step is found in all."""
+        made = SpotChecks(self._config, self._key)
+        made._wrong = self._wrong
+        return made
 
     def chosen(self, microbatch: int) -> bool:
         """Return whether a microbatch is to be computed twice."""
@@ -208,7 +215,8 @@ class SpotChecks:
 
     def wrong(self) -> list[WrongResult]:
         """The servers that were found to be wrong; drained by reading."""
-        drained, self._wrong = list(self._wrong.values()), {}
+        drained = list(self._wrong.values())
+        self._wrong.clear()
         return drained
 
     def disputed(self, microbatch: int) -> bool:
@@ -224,17 +232,11 @@ class SpotChecks:
         by = dict.fromkeys(opinion.by for opinion in self._opinions[places[0]])
         return ResultsTied(microbatch, self._stage(places[0]), tuple(by))
 
-    def clear(self) -> None:
-        """A step begins: forget what was told."""
-        self._opinions, self._ways, self._open = {}, {}, set()
-        self._forgotten = {}
-
     def begin_anew(self) -> None:
         """The step's sums are void. Who has told something, and lives, need not tell it again."""
         told = {opinion.by: None for opinions in self._opinions.values() for opinion in opinions}
-        forgotten = self._forgotten | told
-        self.clear()
-        self._forgotten = forgotten
+        self._opinions, self._ways, self._open = {}, {}, set()
+        self._forgotten |= told
 
     def _judge(self, place: Place) -> None:
         """Compare all that took what the last one took."""
@@ -307,8 +309,7 @@ class ResultChecks:
         self._jobs = jobs
         self._ledger = ledger
         self._quarantine = quarantine
-        self._checks = checks
-        self._checks.clear()
+        self._checks = checks.of_step()
         self._condemned: list[MicrobatchJob] = []
         self._reports: list[CheckReport] = []
         self.aside: set[int] = set()
@@ -348,9 +349,7 @@ class ResultChecks:
         if job in self._condemned:
             self._condemned.remove(job)
 
-    def to_void(
-        self, condemned: Iterable[int], blame: Blame, now_s: float
-    ) -> list[tuple[Incarnation, str]]:
+    def to_void(self, condemned: Iterable[int]) -> list[tuple[Incarnation, str]]:
         """Return whose incarnation must end because of what its sum holds, and why.
 
         `condemned`: microbatches that are not finite on any path, also of another step.
@@ -360,15 +359,18 @@ class ResultChecks:
             if job is not None and not job.condemned:
                 job.condemned = True
                 self._condemned.append(job)
-        holders = [one for job in self._unsound() for one in self._holders(job)]
-        void = [(one, HOLDS_IT) for one in holders]
-        if wrong := self._checks.wrong():
-            found = [blame.on_wrong_result(result, now_s) for result in wrong]
-            self._reports += found
-            void += [(result.incarnation, result.reason) for result in wrong]
-            void += [(one, f"step {self._number} is done again") for one in self._ledger.counting]
-            self._checks.begin_anew()  # what is done again is checked again
-        return void
+        return [(one, HOLDS_IT) for job in self._unsound() for one in self._holders(job)]
+
+    def wrong(self, blame: Blame, now_s: float) -> list[WrongResult]:
+        """The servers that were found wrong, in any step; drained by reading."""
+        found = [blame.on_wrong_result(result, now_s) for result in self._checks.wrong()]
+        self._reports += found
+        return found
+
+    def begin_anew(self) -> list[tuple[Incarnation, str]]:
+        """A server was found wrong: return whose sum of the step is void, and why."""
+        self._checks.begin_anew()  # what is done again is checked again
+        return [(one, f"step {self._number} is done again") for one in self._ledger.counting]
 
     def set_aside(self, now_s: float) -> list[CheckReport]:
         """Nobody holds what is to be set aside any more: do it; what people are to know."""
@@ -393,3 +395,19 @@ class ResultChecks:
 
     def _holders(self, job: MicrobatchJob) -> tuple[Incarnation, ...]:
         return self._ledger.who_counted(job.microbatch) if job.counts else ()
+
+
+def sums_to_void(
+    checks: Sequence[ResultChecks], blame: Blame, now_s: float
+) -> list[tuple[Incarnation, str]]:
+    """Return whose incarnation must end because of what its sums hold, and why.
+
+    `checks`: of the steps under way. With a server that was found wrong all sums are void: others
+    computed with what it gave, in either step.
+    """
+    condemned = blame.condemned()
+    void = [each for one in checks for each in one.to_void(condemned)]
+    if wrong := checks[0].wrong(blame, now_s):
+        void += [(result.incarnation, result.reason) for result in wrong]
+        void += [each for one in checks for each in one.begin_anew()]
+    return void

@@ -12,7 +12,14 @@ from p2pswarm.progress.events import HeldOut
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.membership import HeldSum
-from p2pswarm.run.messages.microbatch import CHECK_BASE, Counted, Evaluated, Handed, Undelivered
+from p2pswarm.run.messages.microbatch import (
+    CHECK_BASE,
+    Counted,
+    Evaluated,
+    Handed,
+    Sketch,
+    Undelivered,
+)
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.members.blame import FailedAttempt, Trouble
 from p2pswarm.trainer.members.membership import AnswerLimits, Member
@@ -33,7 +40,7 @@ from p2pswarm.trainer.step.in_flight import (
 from p2pswarm.trainer.step.ledger import CountResult, StepLedger
 from p2pswarm.trainer.step.result_checks import OPINIONS_MAX, Quarantine, ResultChecks, SpotChecks
 from p2pswarm.trainer.step.stalls import StallSuspect, WorkStealing
-from p2pswarm.trainer.step.sums import StepSums, mean_loss
+from p2pswarm.trainer.step.sums import StepSums, SumsUnderWay, mean_loss
 
 
 class Phase(Enum):
@@ -349,13 +356,14 @@ class Step:
     def _begin(self, batch: StepBatch) -> None:
         self._closing = batch
         self.number = number = batch.number
-        self.ledger, self.in_flight, self.sums = batch.ledger, batch.in_flight, batch.sums
+        self.ledger, self.in_flight = batch.ledger, batch.in_flight
         self.result_checks, self.fences = batch.result_checks, batch.fences
         self.ahead: StepBatch | None = None
         if self._config.delay and number + 1 < self._config.steps:
             self.ahead = StepBatch(number + 1, self._config, self._learned, evaluates=False)
         self.batches = [batch] if self.ahead is None else [batch, self.ahead]
         """The microbatches of this step; with a delay also of the next."""
+        self.sums = SumsUnderWay([each.sums for each in self.batches])
 
     def begin_next(self) -> None:
         """The step is committed: begin the next, which knows what was learned in those before."""
@@ -390,8 +398,7 @@ class Step:
 
     def never_given(self, one: Incarnation, microbatch: int) -> bool:
         """Return whether one that is not ready holds no sum here, and was handed nothing."""
-        counting = any(one in batch.ledger.counting for batch in self.batches)
-        return not counting and one not in self.path(microbatch)
+        return one not in self.counting and one not in self.path(microbatch)
 
     def path(self, microbatch: int) -> list[Incarnation]:
         """Return whom the newest attempt of a microbatch was handed to."""
@@ -429,6 +436,11 @@ class Step:
         if batch := self._of(note.step):
             return batch.on_count(incarnation, stage, note, now_s)
         return CountResult.STRAY
+
+    def on_sketch(self, by: Incarnation, stage: int, note: Sketch) -> None:
+        """A server tells what it took and gave, in a run with spot checks."""
+        if batch := self._of(note.step):
+            batch.result_checks.on_sketch(by, stage, note)
 
     def on_evaluation(self, note: Evaluated, now_s: float) -> None:
         """The last stage has the loss of a held-out batch."""
@@ -475,7 +487,7 @@ class Step:
             each
             for each in suspects
             if (stage := stages.get(each.one)) is not None
-            and sum(batch.sums.redo_s(each.one, stage) for batch in self.batches) <= each.cost_s
+            and self.sums.redo_s(each.one, stage) <= each.cost_s
         ]
         return spared if stalled else None
 
@@ -496,15 +508,23 @@ class Step:
             return None
         return batch.on_fence_answer(incarnation, stage, counted, now_s)
 
+    @property
+    def counting(self) -> list[Incarnation]:
+        """All that have counted anything in this step; with a delay also in the next."""
+        each = (one for batch in self.batches for one in batch.ledger.counting)
+        return list(dict.fromkeys(each))
+
     def suspend(self, incarnation: Incarnation) -> None:
-        """An incarnation is over, and its sum is not void: fences and the step wait for it."""
-        self._closing.suspend(incarnation)
+        """An incarnation is over, and its sums are not void: fences and steps wait for it."""
+        for batch in self.batches:
+            batch.suspend(incarnation)
 
     def inherit(
         self, former: Incarnation, heir: Incarnation, stage: int, held: HeldSum, now_s: float
     ) -> int:
-        """The sum of a former incarnation, which fits, is its heir's; returns how much it holds."""
-        return self._closing.inherit(former, heir, stage, held, now_s)
+        """Sums of a former incarnation, which fit, are its heir's; returns how much they hold."""
+        each = ((batch, held.of_step(batch.number)) for batch in self.batches)
+        return sum(batch.inherit(former, heir, stage, part, now_s) for batch, part in each)
 
     def end_incarnation(self, incarnation: Incarnation, now_s: float) -> int:
         """Void an incarnation: what it counted and what went through it is done again."""

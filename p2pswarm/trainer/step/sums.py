@@ -8,7 +8,7 @@ Source:  docs/recovery.md, "A sum that outlives its link", "A sum that outlives 
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from p2pswarm.run.chain.record import term_of
@@ -25,7 +25,7 @@ class StepSums:
     """Sums of one step as servers tell of them, judged by what the coordinator knows."""
 
     def __init__(self, step: int, ledger: StepLedger, in_flight: InFlight) -> None:
-        self._step = step
+        self.step = step
         self._ledger = ledger
         self._in_flight = in_flight
         self.counted_s: dict[int, float] = {}
@@ -49,7 +49,7 @@ class StepSums:
 
     def fits(self, held: HeldSum | None, of: Incarnation, stage: int) -> bool:
         """Return whether it can be the sum of an incarnation that was suspended in this step."""
-        if held is None or held.incarnation != of.number or held.step != self._step:
+        if held is None or held.incarnation != of.number or held.step != self.step:
             return False
         beyond = self._ledger.fits(held.counted, of, stage)
         return beyond is not None and all(map(self._in_flight.was_launched, beyond))
@@ -60,10 +60,39 @@ class StepSums:
         Nobody else holds anything of it, and nobody can have begun to count anything of it since.
         """
         nobody = Incarnation(b"", held.incarnation)
-        if held.step != self._step:
+        if held.step != self.step:
             return False
         counted = self._ledger.fits(held.counted, nobody, stage)
         return counted is not None and not any(map(self._in_flight.was_launched, counted))
+
+
+class SumsUnderWay:
+    """Sums of the step in progress, and with a delay of the next.
+
+    A server has both in one life: so all that it brings stand or fall together.
+    """
+
+    def __init__(self, steps: Sequence[StepSums]) -> None:
+        self._steps = steps
+
+    def redo_s(self, one: Incarnation, stage: int) -> float:
+        """About how long its stage would take to count again what an incarnation has counted."""
+        return sum(sums.redo_s(one, stage) for sums in self._steps)
+
+    def fits(self, held: HeldSum | None, of: Incarnation, stage: int) -> bool:
+        """Return whether they can be those of an incarnation that was suspended."""
+        if held is None or not self._are_of_now(held):
+            return False
+        return all(sums.fits(held.of_step(sums.step), of, stage) for sums in self._steps)
+
+    def takes(self, held: HeldSum, stage: int) -> bool:
+        """Return whether sums from before this coordinator can count."""
+        each = (sums.takes(held.of_step(sums.step), stage) for sums in self._steps)
+        return self._are_of_now(held) and all(each)
+
+    def _are_of_now(self, held: HeldSum) -> bool:
+        first, *ahead = self._steps
+        return held.step == first.step and (not held.ahead or bool(ahead))
 
 
 def mean_loss(losses: list[float]) -> float:
@@ -206,6 +235,13 @@ class FormerSums:
         """True if one that served had wrong weights: what it gave may be in any sum."""
         self.taken = False
         """True if a sum of a former term is, or was, a part of this step."""
+        self._taken_ahead = False
+        """The same of the next step, with a delay."""
+
+    def take(self, *, ahead: bool = False) -> None:
+        """A sum of a former term is a part of this step; `ahead`: one of the next step, too."""
+        self.taken = True
+        self._taken_ahead |= ahead
 
     def on_join(self, peer: bytes, join: Join, now_s: float) -> bool:
         """A server has come; returns whether others were waited for, or this one."""
@@ -247,7 +283,8 @@ class FormerSums:
         return self._due_s if self.awaited(now_s) else None
 
     def next_step(self) -> None:
-        """Another step begins, with empty sums."""
+        """Another step begins: its sums are empty, but for what was counted ahead."""
         self._awaited.clear()
-        self._brought.clear()
-        self.taken = self._spoiled = False
+        if not self._taken_ahead:
+            self._brought.clear()
+        self.taken, self._taken_ahead, self._spoiled = self._taken_ahead, False, False

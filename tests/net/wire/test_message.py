@@ -68,7 +68,9 @@ def test_trailing_defaults_are_left_out_and_come_back(grown: Grown, row: tuple):
     assert decode(data) == Several((grown, Grown(4)))
 
 
-@pytest.mark.parametrize("row", [(), (3, b""), (3, b"ab", 1), (3, b"abc"), (3, b"ab", 2, ())])
+@pytest.mark.parametrize(
+    "row", [(), (3, b""), (3, b"ab", 1), (3, b"abc"), (3, b"ab", 2, ()), (3,) * 5]
+)
 def test_a_trailing_default_that_is_written_is_refused_as_are_too_few_and_too_many(row: tuple):
     with pytest.raises(BadMessage):
         decode(packed(65010, (row,)))

@@ -24,6 +24,7 @@ from p2pswarm.run.chain.chain import (
     may_change,
 )
 from p2pswarm.run.chain.record import Contributor, digest, first_number
+from p2pswarm.settings.codec_ladder import CodecChoices
 
 
 def test_commits_follow_each_other():
@@ -245,7 +246,9 @@ def test_the_run_may_go_back_after_a_record_of_voters():
 
 
 CHOICE = b"\x07\x0a"
-CHOOSING = replace(genesis(), codecs=(frozenset({CHOICE, b"\x04\x09"}),))
+ALLOWED = (frozenset({CHOICE, b"\x04\x09"}),)
+CHOOSING = replace(genesis(), codecs=CodecChoices(ALLOWED))
+DELAYED = replace(genesis(), codecs=CodecChoices(ALLOWED, 3))
 
 
 def choosing(chain: Chain, codes: bytes) -> None:
@@ -262,6 +265,26 @@ def test_a_commit_chooses_the_codecs_of_the_step_after_the_next():
     held = [chain.codecs(step) for step in range(8)]
 
     assert held == [(), (), (), (CHOICE,), (CHOICE,), (b"\x04\x09",), (), ()]
+
+
+def test_with_a_delay_a_commit_chooses_the_codecs_of_one_step_later():
+    chain = Chain(DELAYED)
+    for codes in (CHOICE, b"\x04\x09"):
+        choosing(chain, codes)
+
+    held = [chain.codecs(step) for step in range(6)]
+
+    assert held == [(), (), (), (CHOICE,), (b"\x04\x09",), ()]
+    assert chain.chosen == ((), (CHOICE,), (b"\x04\x09",))
+
+
+def test_after_a_back_with_a_delay_all_steps_that_may_be_served_have_the_codecs_they_had():
+    chain = Chain(DELAYED)
+    for codes in (CHOICE, b"\x04\x09", CHOICE, b"\x04\x09"):
+        choosing(chain, codes)
+    chain.append(back(chain.head, 2))
+
+    assert chain.chosen == ((), (CHOICE,), (b"\x04\x09",))
 
 
 def test_after_a_back_the_codecs_are_those_of_the_steps_that_stand():

@@ -23,19 +23,21 @@ from p2pswarm.run.chain.chain import Chain, ChainHead
 from p2pswarm.run.chain.chain_log import log_entry, log_header
 from p2pswarm.run.chain.messages import Prepare, Propose
 from p2pswarm.run.chain.record import digest
+from p2pswarm.settings.codec_ladder import CodecChoices
 
 SCRIPT = Path(__file__).parents[3] / "bench" / "check_chain.py"
 _, RECORDS = chain_of(3)
-CHOOSING = replace(genesis(), codecs=(frozenset({b"\x07\x0a"}),))
+CHOICES = (frozenset({b"\x07\x0a"}),)
 HEAD = ChainHead.of(RECORDS[-1])
 
 
-def check(path: Path, *entries, tail: bytes = b"", run: bytes = RUN) -> tuple[dict, str, int]:
+def check(
+    path: Path, *entries, tail: bytes = b"", run: bytes = RUN, delay: int = 0
+) -> tuple[dict, str, int]:
     file = path / "a.chain"
     file.write_bytes(log_header(run, bytes(8)) + b"".join(map(log_entry, entries)) + tail)
-    done = subprocess.run(
-        [sys.executable, "-I", SCRIPT, file], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-I", SCRIPT, file, *([str(delay)] if delay else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     return json.loads(done.stdout), done.stderr, done.returncode
 
 
@@ -55,20 +57,24 @@ def test_a_good_file_of_a_voter(tmp_path):
     assert code == 0
 
 
-def test_it_tells_from_which_step_on_a_boundary_has_other_codecs(tmp_path):
-    chain, choices = Chain(CHOOSING), [b"", b"\x07\x0a", b"\x07\x0a", b""]
+@pytest.mark.parametrize("delay", [0, 1])
+def test_it_tells_from_which_step_on_a_boundary_has_other_codecs(tmp_path, delay: int):
+    chain = Chain(replace(genesis(), codecs=CodecChoices(CHOICES, 2 + delay)))
+    choices = [b"", b"\x07\x0a", b"\x07\x0a", b""]
     records = []
     for codes in choices:
         stages = (stage_commit(chain.head.version, 1, codecs=codes),)
         records.append(commit(chain.head, stages=stages))
         chain.append(records[-1])
 
-    result, said, code = check(tmp_path, *records)
+    result, said, code = check(tmp_path, *records, delay=delay)
 
     assert (code, result["steps"], result["head"]) == (0, 4, digest(records[-1]).hex())
+    held = [step for step in range(1, 6 + delay) if chain.codecs(step) != chain.codecs(step - 1)]
+    assert held == [3 + delay, 5 + delay]
     assert said.splitlines() == [
-        "step 3: codecs above stage 0: 070a",
-        "step 5: codecs above stage 0: as the manifest says",
+        f"step {3 + delay}: codecs above stage 0: 070a",
+        f"step {5 + delay}: codecs above stage 0: as the manifest says",
     ]
 
 

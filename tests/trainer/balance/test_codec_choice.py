@@ -225,6 +225,19 @@ def test_members_are_told_the_present_step_and_the_next_and_a_choice_counts_when
     assert tables.nearby(2) == (NearbyCodecs(), NearbyCodecs(INT8))
 
 
+def test_with_a_delay_members_are_told_of_one_step_more():
+    run = dataclasses.replace(RUN, delay=1)
+    rule = Scripted((INT8, b"", b""))
+    tables = codec_tables(run, 0, (), lambda *_known: rule)
+    assert tables.nearby(0) == (NearbyCodecs(),) * 3
+
+    tables.on_step_end(0, [])
+    _, changed = tables.on_decision(0)
+
+    assert changed.step == 3
+    assert tables.nearby(0) == (NearbyCodecs(), NearbyCodecs(), NearbyCodecs(b"", INT8))
+
+
 @pytest.mark.parametrize("changes", [{"codecs": CodecConfig()}, {"stages": 1}])
 def test_where_nothing_is_to_be_chosen_nobody_is_asked(changes):
     run = dataclasses.replace(RUN, **changes)

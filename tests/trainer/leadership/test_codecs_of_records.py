@@ -28,6 +28,7 @@ MEASURED = replace(
         last_boundary=COARSEST.activation,
     ),
 )
+DELAYED = replace(MEASURED, delay=1)
 EVERY = 3
 
 
@@ -71,35 +72,44 @@ def tables(many: ManyTrainers) -> list[CodecTable]:
     return [many.chain.codecs(step) for step in range(many.config.steps)]
 
 
-def test_codecs_that_change_every_third_step_make_the_weights_of_a_loop_that_reads_the_chain():
+@pytest.mark.parametrize("config", [MEASURED, DELAYED])
+def test_codecs_that_change_every_third_step_make_the_weights_of_a_loop_that_reads_the_chain(
+    config: RunConfig,
+):
     async def story(many: ManyTrainers) -> None:
         await start(many, "a")
         await ended(many, "a")
 
-    many = play(story)
+    many = play(story, config)
 
     check_exact(many, "a")
     held = tables(many)
-    assert held[:2] == [(), ()]
+    first = 2 + config.delay
+    assert held[:first] == [()] * first
     changes = [step for step, (a, b) in enumerate(itertools.pairwise(held), 1) if a != b]
-    assert changes == [2, 5, 8, 11]
-    assert [report.step for _, report in many.of_kind(CodecsChosen)] == changes
+    assert changes == list(range(first, config.steps, EVERY))
+    told = [report.step for _, report in many.of_kind(CodecsChosen)]
+    assert [step for step in told if step < config.steps] == changes
 
 
+@pytest.mark.parametrize("config", [MEASURED, DELAYED])
 @pytest.mark.parametrize("step", core_of([2, 3, 4, 5], [2, 5]))
-def test_a_leader_that_dies_at_a_change_alters_nothing(step: int):
+def test_a_leader_that_dies_at_a_change_alters_nothing(step: int, config: RunConfig):
     async def story(many: ManyTrainers) -> None:
         await start(many)
         after_step(many, step, lambda name: many.kill(name, silent=step % 2 == 0))
         await ended(many, "b")
 
-    many = play(story)
+    many = play(story, config)
 
     check_exact(many, "b")
     assert len(set(tables(many))) > 3
 
 
-def test_after_going_back_the_codecs_are_those_of_the_records_that_stand(tmp_path):
+@pytest.mark.parametrize("config", [MEASURED, DELAYED])
+def test_after_going_back_the_codecs_are_those_of_the_records_that_stand(
+    tmp_path, config: RunConfig
+):
     async def story(many: ManyTrainers) -> None:
         await start(many)
         name = await until(many, StepDone, step=7)
@@ -109,7 +119,7 @@ def test_after_going_back_the_codecs_are_those_of_the_records_that_stand(tmp_pat
             many.serve(number + 10)
         await ended(many, "a", "b")
 
-    many = play(story, replace(MEASURED, on_stage_lost="rewind", rewind_after_s=20.0), tmp_path)
+    many = play(story, replace(config, on_stage_lost="rewind", rewind_after_s=20.0), tmp_path)
 
     check_exact(many, "a", "b")
     assert [report.version for _, report in many.of_kind(WentBack)] == [6]

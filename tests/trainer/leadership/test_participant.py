@@ -139,17 +139,16 @@ async def trained(swarm: Swarm) -> tuple[RunFinished, torch.Tensor]:
     """Run to the end; all stages' parameters in one vector."""
     async with swarm.trainer as trainer:
         ended = await trainer.run()
-        sizes = []
+        sizes, tensors = [], len(swarm.config.state)
         for stage in range(swarm.config.stages):
             engine = torch_engine(swarm.config, stage, torch.device("cpu"), 0)
-            sizes.append(
-                StateSize([(0, engine.state.part_bytes(0, 0) // VALUE_BYTES)], (VALUE_BYTES,) * 3)
-            )
+            span = 0, engine.state.part_bytes(0, 0) // VALUE_BYTES
+            sizes.append(StateSize([span], (VALUE_BYTES,) * tensors))
         snapshots = await trainer.weights(sizes)
     parts = []
     for snapshot in snapshots:
         values = torch.frombuffer(snapshot.data, dtype=torch.float64)
-        parts.append(values[: len(values) // 3])
+        parts.append(values[: len(values) // tensors])
     return ended, torch.cat(parts)
 
 

@@ -376,13 +376,23 @@ def test_who_counted_and_told_nothing_is_wrong():
     assert named(checks) == [(BOB, UNTOLD)]
 
 
-def test_what_was_told_in_a_former_step_is_forgotten():
+def test_what_is_told_in_one_step_is_not_compared_in_another():
     checks = SpotChecks(CONFIG, KEY)
     tell(checks, ANN, WRONG)
-    checks.clear()
-    tell(checks, BOB, check=True)
+    other = checks.of_step()
+    tell(other, BOB, check=True)
 
-    assert not checks.disputed(7)
+    assert not other.disputed(7)
+
+
+def test_who_is_found_wrong_in_one_step_is_known_in_all():
+    checks = SpotChecks(CONFIG, KEY)
+    one, other = checks.of_step(), checks.of_step()
+    tell(one, ANN, WRONG)
+    tell(one, ANN, check=True)
+
+    assert named(other) == [(ANN, CONTRADICTS)]
+    assert named(one) == []
 
 
 def test_who_told_before_the_step_began_anew_need_not_tell_again():
@@ -401,11 +411,11 @@ def test_in_the_next_step_it_must_tell():
     checks = SpotChecks(CONFIG, KEY)
     tell(checks, ANN, took=(), stage=0)
     checks.begin_anew()
-    checks.clear()
+    following = checks.of_step()
 
-    checks.on_check(7, {0: ANN})
+    following.on_check(7, {0: ANN})
 
-    assert named(checks) == [(ANN, UNTOLD)]
+    assert named(following) == [(ANN, UNTOLD)]
 
 
 def test_the_roughest_codec_sets_the_tolerance():
@@ -457,15 +467,18 @@ SMALL = RunConfig(
 
 
 def computed(play: Play, first: Incarnation, last: Incarnation, **changes) -> None:
-    """An attempt of microbatch 0 through two servers; `check`, `attempt`, `gave` of the last."""
+    """An attempt of a microbatch, 0 if none is named, through two servers.
+
+    `microbatch`, `step`, `check`, `attempt`, and what the last one `gave`.
+    """
     check, attempt = changes.get("check", False), changes.get("attempt", 0)
-    number = CHECK_BASE * check
-    gave = changes.get("gave", (3.0,))
-    play.sketch(first, number, attempt, Work.FORWARD, (), (1.0,))
-    play.sketch(last, number, attempt, Work.FORWARD, (1.0,), gave)
-    play.sketch(first, number, attempt, Work.BACKWARD, gave, ())
+    number = changes.get("microbatch", 0) + CHECK_BASE * check
+    gave, step = changes.get("gave", (3.0,)), changes.get("step", 0)
+    play.sketch(first, number, attempt, Work.FORWARD, (), (1.0,), step)
+    play.sketch(last, number, attempt, Work.FORWARD, (1.0,), gave, step)
+    play.sketch(first, number, attempt, Work.BACKWARD, gave, (), step)
     for one in (last, first):
-        play.count(one, number, attempt=attempt, counted=not check)
+        play.count(one, number, step=step, attempt=attempt, counted=not check)
 
 
 def test_a_step_waits_for_its_checks():
@@ -549,3 +562,47 @@ def test_a_check_that_never_gets_through_does_not_hold_the_run_up():
         play.wait(3.0)
 
     assert play.seen(act.SendReduce) != []
+
+
+LATE = dataclasses.replace(
+    SMALL, steps=3, delay=1, batch=BatchConfig(microbatches=2, evaluate_every=0)
+)
+
+
+def test_with_a_delay_checks_of_the_next_step_hold_up_no_averaging_and_each_step_has_its_own():
+    play = Play(LATE)
+    ann, bob = play.serve("a"), play.serve("b")
+    for microbatch in (0, 1):
+        computed(play, ann, bob, microbatch=microbatch)
+        computed(play, ann, bob, microbatch=microbatch, check=True)
+    computed(play, ann, bob, microbatch=2, step=1)
+    play.reduce(ann, bob)
+    assert play.coordinator.step == 1
+    play.commit(ann, b"w1")
+    play.commit(bob, b"w1")
+
+    computed(play, ann, bob, microbatch=3, step=1)
+    computed(play, ann, bob, microbatch=2, step=1, check=True)
+    assert play.seen(act.SendReduce) == []
+    computed(play, ann, bob, microbatch=3, step=1, check=True)
+
+    actions = play.coordinator.drain()
+    assert any(isinstance(x, act.SendReduce) for x in actions)
+    assert not any(isinstance(x, WrongResult) for x in actions)
+
+
+def test_a_wrong_result_of_the_next_step_voids_the_sums_of_both_steps():
+    play = Play(LATE)
+    crew = [play.serve(name) for name in "abcdef"]  # stages 0, 1, 0, 1, 0, 1
+    computed(play, crew[2], crew[3])
+    computed(play, crew[0], crew[1], microbatch=2, step=1, gave=(4.0,))
+    computed(play, crew[2], crew[3], microbatch=2, step=1, check=True)
+    assert not play.seen(WrongResult)
+
+    computed(play, crew[4], crew[5], microbatch=2, step=1, check=True, attempt=1)
+
+    actions = play.coordinator.drain()
+    (found,) = [x for x in actions if isinstance(x, WrongResult)]
+    assert (found.incarnation, found.reason) == (crew[1], CONTRADICTS)
+    evicted = {x.incarnation for x in actions if isinstance(x, act.Evict)}
+    assert evicted == set(crew[:4])

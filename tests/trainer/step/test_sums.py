@@ -387,6 +387,24 @@ def test_the_next_step_begins_with_empty_sums():
     assert not play.coordinator._former_sums.taken
 
 
+def test_with_a_delay_a_former_coordinators_sums_of_both_steps_are_taken():
+    play = Takeover(named="ab", delay=1)
+    ann = play.come("a", FIRST, ahead=FIRST)
+    assert play.assigned()
+    bob = play.come("b", SECOND, ahead=SECOND)
+    assert play.assigned()
+    assert play.launched() == []
+
+    play.reduce(ann, bob)
+    for one in (ann, bob):
+        play.commit(one, b"w2", step=1)
+
+    assert play.orders() == {ann: FIRST, bob: SECOND}
+    assert play.coordinator._former_sums.taken  # a wrong state would still void them
+    play.coordinator._former_sums.next_step()
+    assert not play.coordinator._former_sums.taken
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 7), st.floats(0, 3)), max_size=20),
     st.sets(st.integers(0, 7)),
