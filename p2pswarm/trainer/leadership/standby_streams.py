@@ -110,7 +110,7 @@ class StandbyStreams:
             news = told != self._trainers or begun != quarantines.begun
             if self._trainers is not None and news:
                 told, begun = self._trainers, quarantines.begun
-                quarantined = quarantines.told(asyncio.get_running_loop().time())
+                quarantined = quarantines.peers(asyncio.get_running_loop().time())
                 await stream.send(replace(told, quarantined=quarantined))
             elif not self.quiet:
                 await stream.send(Alive())

@@ -52,16 +52,16 @@ class Quarantines(RecentItems[bytes, PeerQuarantine]):
         known = self.get(peer)
         return known.ends_s if known is not None else float("-inf")
 
-    def told(self, now_s: float) -> tuple[QuarantinedPeer, ...]:
+    def peers(self, now_s: float) -> tuple[QuarantinedPeer, ...]:
         """Return what a standby is to know; those that are over count when the next one begins."""
         return tuple(
             QuarantinedPeer(peer, one.times, min(QUARANTINE_MAX_S, max(0.0, one.ends_s - now_s)))
             for peer, one in self.items()
         )
 
-    def on_coordinator(self, told: Iterable[QuarantinedPeer], now_s: float) -> None:
+    def on_coordinator(self, quarantined: Iterable[QuarantinedPeer], now_s: float) -> None:
         """The coordinator tells which it knows; the longer of two stands."""
-        for one in told:
+        for one in quarantined:
             known, ends_s = self.get(one.peer), now_s + one.left_s
             if known is not None:
                 ends_s = max(known.ends_s, ends_s)

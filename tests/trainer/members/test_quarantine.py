@@ -29,7 +29,7 @@ LIAR, OTHER = peer(1), peer(2)
 def told(coordinator: Quarantines, now_s: float, by_s: float = 0.0) -> Quarantines:
     """What a standby knows whose clock is so much ahead."""
     standby = Quarantines()
-    standby.on_coordinator(coordinator.told(now_s), now_s + by_s)
+    standby.on_coordinator(coordinator.peers(now_s), now_s + by_s)
     return standby
 
 
@@ -81,7 +81,7 @@ def test_a_coordinator_that_names_many_fills_no_memory_and_its_message_is_not_to
     for number in range(3 * QUARANTINES_MAX):
         many.begin(peer(number), 0.0)
     where = Whereabouts(LIAR, "x" * 300)
-    message = Trainers(RUN, 1, (where,) * TRAINERS_MAX, (where,) * 2 * VOTERS_MAX, many.told(0.0))
+    message = Trainers(RUN, 1, (where,) * TRAINERS_MAX, (where,) * 2 * VOTERS_MAX, many.peers(0.0))
 
     assert decode(encode(message)) == message
     assert len(many) == QUARANTINES_MAX
