@@ -8,6 +8,7 @@ import math
 import random
 from enum import Enum
 
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.chain.actions import Deposed, Leading, RecordDecided, VotesMissing
 from p2pswarm.run.chain.chain_log import Restored
@@ -15,7 +16,7 @@ from p2pswarm.run.chain.leader import Attempt, Leader
 from p2pswarm.run.chain.messages import ATTEMPT_BYTES, HandOver, Heartbeat
 from p2pswarm.run.chain.record import CommitRecord, VoterId
 from p2pswarm.run.chain.voter import ChainVoter
-from p2pswarm.run.messages.field_limits import TERM_MAX
+from p2pswarm.run.messages.field_limits import TERM_MAX, VOTERS_MAX
 
 RANK_S = 0.3  # longer than a round trip round the world: the first asks before the second stands
 CHANCE_S = 0.3  # two of one rank, or of ranks that do not agree, rarely stand at once
@@ -56,6 +57,7 @@ class Standby:
         self.state = StandbyState.FOLLOWING
         self._failures = 0
         self._keen_until_s = -math.inf
+        self._sought = False
         self._wait(now_s, SILENCE_S)
 
     def start(self, now_s: float) -> None:
@@ -69,7 +71,7 @@ class Standby:
             return False
         self.coordinator, self.term, self.named = coordinator, max(term, self.term), False
         self.state = StandbyState.FOLLOWING
-        self._failures = 0
+        self._failures, self._sought = 0, False
         self._wait(now_s, SILENCE_S)
         return gives_way
 
@@ -79,6 +81,17 @@ class Standby:
             self.coordinator = None
             self._keen_until_s = now_s + KEEN_S
             self._wait(now_s, 0.0)
+
+    def on_seekers(self, now_s: float) -> None:
+        """Most voters look for a coordinator: one that follows none, as one that has just begun,
+        need not wait until it would have heard it.
+        """
+        if self.state is StandbyState.FOLLOWING and self.coordinator is None and not self._sought:
+            self._sought = True
+            before_s = math.inf if self.next_deadline_s is None else self.next_deadline_s
+            self._wait(now_s, 0.0)
+            assert self.next_deadline_s is not None, "it waits"
+            self.next_deadline_s = min(before_s, self.next_deadline_s)
 
     def on_handover(self, by: bytes, to: bytes, now_s: float, *, ours: bool) -> None:
         """A coordinator leads no more, and names its successor; `ours`: that is this trainer.
@@ -137,6 +150,7 @@ class Standby:
         self.next_deadline_s = now_s + pause_s
 
 
+SEEKERS_S = 2.0  # a server that has lost its coordinator asks at least as often
 HANGS = 2  # attempts in a row that found no majority, about 7 s, before people are told
 
 
@@ -157,6 +171,8 @@ class ChainParticipant(ChainVoter):
         self.standby = Standby(self._rank(), rng, now_s)
         self.standby.term = restored.register.promised
         self._hung = 0
+        self._seekers = RecentItems[bytes, float](2 * VOTERS_MAX)
+        """When each voter looked for its coordinator last."""
 
     @property
     def voters(self) -> set[bytes]:
@@ -202,6 +218,17 @@ class ChainParticipant(ChainVoter):
         if self.leader:
             self.leader.meet(prospects)
             self._actions += self.leader.actions()
+
+    def on_seeker(self, peer: bytes, now_s: float) -> None:
+        """A server looks for its coordinator; if most voters do, nobody leads."""
+        voters, recent_s = self.learner.chain.head.voters, now_s - SEEKERS_S
+        if all(peer != voter.peer for voter in voters):
+            return
+        self._seekers[peer] = now_s
+        seeking = sum(self._seekers.get(voter.peer, -math.inf) > recent_s for voter in voters)
+        seeking += self.acceptor.voter in voters and not self.acceptor.calm(now_s)
+        if 2 * seeking > len(voters):
+            self.standby.on_seekers(now_s)
 
     def doubt(self, peer: bytes) -> None:
         """A peer's stream with us has ended: see at once whether it is there."""

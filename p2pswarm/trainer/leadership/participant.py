@@ -245,6 +245,9 @@ class Trainer:
         behind = records > self._seat.learner.chain.head.height
         if behind and self._coordination is None and (contact := server.contact) is not None:
             self._node.overhear(contact)
+        if self._coordination is None:
+            self._seat.on_seeker(server.peer, self._now_s())
+            self._node.pump()
 
     async def _enlist(self, stream: Stream, enlist: Enlist) -> None:
         self._check_run(enlist.run)

@@ -62,6 +62,27 @@ def test_a_lost_link_to_the_coordinator_shortens_the_wait(rank):
     assert 11.0 + rank * RANK_S <= standby.next_deadline_s <= 11.0 + rank * RANK_S + CHANCE_S
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_trainer_that_has_just_begun_waits_for_nobody_once_most_voters_seek_a_coordinator(rank):
+    standby = waiting(rank)
+
+    standby.on_seekers(1.0)
+    due_s = standby.next_deadline_s
+    standby.on_seekers(1.1)
+
+    assert 1.0 + rank * RANK_S <= due_s <= 1.0 + rank * RANK_S + CHANCE_S
+    assert standby.next_deadline_s == due_s
+
+
+def test_who_follows_a_coordinator_waits_for_it_whoever_seeks_one():
+    standby = following()
+    before_s = standby.next_deadline_s
+
+    standby.on_seekers(11.0)
+
+    assert standby.next_deadline_s == before_s
+
+
 def test_other_links_do_not_matter():
     standby = following()
     before_s = standby.next_deadline_s
@@ -318,6 +339,23 @@ def test_of_many_standbys_one_leads():
     town.run(town.now_s + 20.0)
 
     assert len([name for name in town.leaders() if name != "a"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("seekers", "leads"), [("c", False), ("cc", False), ("cz", False), ("cd", True)]
+)
+def test_a_trainer_that_was_started_again_leads_once_most_voters_seek_a_coordinator(seekers, leads):
+    town = begun("ab", "abcde")
+    town.decide("a")
+    town.kill("a")
+    town.start("b")
+    began_s = town.now_s
+
+    for seeker in seekers:
+        town.seats["b"].on_seeker(peer(seeker), began_s)
+    town.run(began_s + RANK_S + CHANCE_S + 1.0)
+
+    assert ("b" in town.leaders()) is leads
 
 
 def test_of_two_that_stand_at_once_and_need_each_other_the_one_behind_gives_way():
