@@ -372,7 +372,7 @@ def main() -> int:
                 print(f"norm of the last gradient {norms[-1]:.6g}")
                 expected = reference.weights()
             else:
-                train_plainly(run, theirs, options.patience_s, options.device)
+                train_plainly(run, theirs, options.patience_s, options.device.partition(",")[0])
                 expected = dict(tensors(theirs))
             found = written(Path(folder))
             relative, largest, name = compare(found, expected)
@@ -436,7 +436,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--rotate", type=int, default=0, help="steps after which records choose other codecs"
     )
-    parser.add_argument("--device", default="cpu", help="of the servers and the loop")
+    parser.add_argument("--device", default="cpu", help="of servers; the first also of the loop")
     parser.add_argument("--seed", type=int, default=1, help="of who is killed and when in a step")
     parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")
     return parser.parse_args()

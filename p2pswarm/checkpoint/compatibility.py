@@ -1,7 +1,8 @@
 """Whether a run may go on from a checkpoint: only if it then computes the same bits.
 
 The cut into stages, the codecs and the number of servers may differ. The model, the optimizer, the
-batch, the seed and the text may not. Nor may the cut, if the model has modules there.
+batch, the seed and the text may not. Nor may the cut, if the model has modules there. With a delay
+sums on a grid need what a state has only in a run with such.
 
 Errors:  OtherCheckpoint, which names the first difference and the remedy; BadCheckpoint for a
          configuration that is no configuration.
@@ -15,7 +16,7 @@ from p2pswarm.base.errors import OtherCheckpoint
 from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.checkpoint_manifest import SignedManifest
 from p2pswarm.run.schedule import learning_rate
-from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.config import FORMER_SQUARES, RunConfig
 
 SAME_RUN = ("seed", "emulated", "precision", "weight_storage", "delay", "delay_correction")
 NOT_BITS = ("hub",)  # of the model: where first weights lay; a checkpoint has later ones
@@ -71,6 +72,8 @@ def differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
             if name not in NOT_BITS:
                 pairs.append((f"{table}.{name}", getattr(one, name), getattr(other, name)))
     pairs += [(f"batch.{n}", getattr(there.batch, n), getattr(here.batch, n)) for n in SAME_BATCH]
+    if FORMER_SQUARES in here.state and FORMER_SQUARES not in there.state:
+        pairs.append(("codecs.averaging", there.codecs.averaging, here.codecs.averaging))
     if here.optimizer.decay_steps == 0 and here.optimizer.schedule != "constant":
         # the schedule then ends with the run
         pairs.append(("steps", there.steps, here.steps))

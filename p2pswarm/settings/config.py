@@ -376,10 +376,8 @@ class RunConfig:
             )
 
     def _check_delay(self) -> None:
-        """Refuse what a delay has no definition with, or brings nothing for."""
-        if not self.delay:
-            return
-        if self.batch.microbatches == 1:
+        """Refuse a delay where it brings nothing."""
+        if self.delay and self.batch.microbatches == 1:
             raise ValueError(
                 "delay 1 overlaps a step's microbatches with the end of the step before, and "
                 "batch.microbatches is 1: set it to 2 or more, or delay to 0"

@@ -66,6 +66,21 @@ def test_modules_at_cuts_hold_the_cut():
         assert "run.model.boundary has modules where the run is cut" in str(caught.value)
 
 
+def test_with_a_delay_sums_come_on_a_grid_only_where_the_state_has_it():
+    raw = dataclasses.replace(RUN, delay=1, codecs=CodecConfig(averaging="raw"))
+    grid = dataclasses.replace(raw, codecs=CodecConfig(averaging="int-grid"))
+    of_raw, of_grid = (
+        SignedManifest(manifest_of(stages(), run=run), TRAINER.peer_id) for run in (raw, grid)
+    )
+
+    check(of_grid, Wanted(config=raw))
+    check(of_grid, Wanted(config=grid))
+
+    told = "run.codecs.averaging is raw in the checkpoint and int-grid here: set it back"
+    with pytest.raises(OtherCheckpoint, match=told):
+        check(of_raw, Wanted(config=grid))
+
+
 def test_a_constant_rate_holds_no_length():
     run = replaced("optimizer", decay_steps=0, schedule="constant")
     signed = SignedManifest(manifest_of(stages(), run=run), TRAINER.peer_id)

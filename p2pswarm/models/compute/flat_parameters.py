@@ -37,6 +37,7 @@ from p2pswarm.tensors.flat_layout import FlatLayout, Shape, Span, flat_layout
 from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_hash, piece_spans, root_of
 
 T = TypeVar("T")
+ODD_SUM = "odd_sum"  # the buffer of the half of odd steps; that of even ones is `sum`
 THREADS = 8  # hash 14 GB/s, about as fast as bytes come from a GPU
 NORM_CHUNK = 1 << 18  # elements widened to float64 at a time: 2 MiB stay in the cache
 
@@ -185,7 +186,7 @@ class FlatParameters:
         """With a delay and sums on a grid, the second moments of the other half."""
         self.last_update_N = buffers.get(LAST_UPDATE)
         """With a delay and its correction, what the last update was without that."""
-        self.sum_N = zeros("sum", run.model.dtype)
+        self.sum_N = zeros("sum" if even is None else ODD_SUM, run.model.dtype)
         bf16 = run.weight_storage == "bf16"
         self._rounding = ChanceRounding(run.seed, layout.tensors, self.params_N) if bf16 else None
         self.parameters = bind(self.blocks, layout, self.params_N)
@@ -199,7 +200,7 @@ class FlatParameters:
         if even is not None:
             self.halves = even, self
         elif self.former_N is not None:
-            self.halves = FlatParameters(run, numbers, device, even=self).halves
+            self.halves = FlatParameters(run, numbers, device, zeros_for, self).halves
 
     def _segments(self, frozen: set[str]) -> list[Segment]:
         rule, last = self._run.optimizer.decays, block_count(self._run.model) - 1

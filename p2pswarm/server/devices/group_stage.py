@@ -4,8 +4,10 @@ Errors:  as `TorchStage`; Unusable when a device fails, because its part of the 
 """
 # ruff: noqa: D102, N803, N806  `Stage` documents its methods; shapes end the names
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ from p2pswarm.models.base import Bundle
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import BackwardSpec, Engine, Key, LossResult, NotFiniteHere
 from p2pswarm.models.compute.bundle_spec import boundary_above, engine_bundles
-from p2pswarm.models.compute.flat_parameters import FlatParameters
+from p2pswarm.models.compute.flat_parameters import FlatParameters, half_of
 from p2pswarm.models.compute.torch_device import setting_up
 from p2pswarm.models.compute.torch_stage import (
     checked_tokens,
@@ -37,6 +39,16 @@ from p2pswarm.tensors.state_tree import PIECE_VALUES
 CPU = torch.device("cpu")
 
 
+@dataclass(slots=True)
+class GroupGraphs:
+    """The graphs on the devices; with a delay of both halves, which share the room for them."""
+
+    bytes_of: dict[Key, int] = field(default_factory=dict)
+    """Of each that is kept, on each device; 0: it is made again."""
+    measured_bytes: int | None = None
+    """Measured once: all microbatches have one shape."""
+
+
 class GroupStage:
     """Implements `Stage`.
 
@@ -44,6 +56,9 @@ class GroupStage:
     for one device: so all replicas of a stage have the same bits, whatever they compute on. The
     devices hold shards of a copy of the weights, shards of the sum, and graphs. Whether a graph is
     kept is decided here, because all ranks have to gather weights at the same time.
+
+    With a delay there are two of these, and two parts in each rank: for even steps, and for odd
+    ones (`FlatParameters`).
     """
 
     def __init__(
@@ -53,9 +68,13 @@ class GroupStage:
         ranks: Ranks,
         memory: dict[str, Tensor],
         flat: FlatParameters,
+        half: int,
+        graphs: GroupGraphs,
     ) -> None:
-        """`memory`: shared with the ranks."""
+        """`memory`: shared with the ranks; `half`: of `flat`, its place among its halves."""
         self._ranks = ranks
+        self._call = functools.partial(ranks.call, half=half)
+        self._halves = range(len(flat.halves))
         self._memory = memory
         self._flat = flat
         self._shape = run.batch.rows, run.model.sequence_length + 1
@@ -65,10 +84,7 @@ class GroupStage:
         self._due = self._above.differentiable if self._above else ()
         self._made = tuple(each.key for each in self._above.tensors) if self._above else ()
         self._keep_bytes = ranks.keep_bytes
-        self._graphs: dict[Key, int] = {}
-        """The bytes of each graph that is kept, on each device; 0: it is made again."""
-        self._graph_bytes: int | None = None
-        """Measured once: all microbatches have one shape."""
+        self._graphs = graphs
         self._weights_there = self._sum_there = -1
         """The changes of weights and sum of which the ranks were told."""
         self.recomputed = 0
@@ -76,42 +92,43 @@ class GroupStage:
 
     def forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
         self._give(tokens_BS, given)
-        room = self._keep_bytes - sum(self._graphs.values())
-        keep = self._graph_bytes is None or self._graph_bytes <= room
-        answers = self._ranks.call("forward", key=key, keep=keep)
+        graphs = self._graphs
+        room = self._keep_bytes - sum(graphs.bytes_of.values())
+        keep = graphs.measured_bytes is None or graphs.measured_bytes <= room
+        answers = self._call("forward", key=key, keep=keep)
         size_bytes = max(answer.graph_bytes for answer in answers)
-        if self._graph_bytes is None:
-            self._graph_bytes = size_bytes
+        if graphs.measured_bytes is None:
+            graphs.measured_bytes = size_bytes
             if size_bytes > room:
-                self._ranks.call("forget_graphs", keys=(key,))
+                self._call("forget_graphs", keys=(key,))
                 size_bytes = 0
-        self._graphs[key] = size_bytes
+        graphs.bytes_of[key] = size_bytes
         return self._copies("made", self._made)
 
     def backward(self, key: Key, gradient: Bundle, spec: BackwardSpec) -> Bundle:
-        graph_bytes = self._graphs.pop(key, None)
+        graph_bytes = self._graphs.bytes_of.pop(key, None)
         if graph_bytes is None:
             raise NotServing(f"nothing is kept for microbatch {key[0]}, attempt {key[1]}")
         try:
             gradients = {name: gradient[name].to(CPU) for name in self._due}
             require_finite(list(gradients.values()), "the gradient that came")
         except NotFiniteHere:
-            self._ranks.call("forget", keys=(key,))
+            self._call("forget", keys=(key,))
             raise
         for name, x in gradients.items():
             self._memory[f"gradient.{name}"].copy_(x)
         self.recomputed += not graph_bytes
         self._follow()
-        return self._settled(self._ranks.call("backward", key=key), spec)
+        return self._settled(self._call("backward", key=key), spec)
 
     def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
         self._give(tokens_BS, given)
         wanted = spec.counting or spec.returning
-        answers = self._ranks.call("last", differentiate=wanted)
+        answers = self._call("last", differentiate=wanted)
         try:
             loss = _loss(answers)
         except NotFiniteHere:
-            self._ranks.call("settle", add=False)
+            self._call("settle", add=False)
             raise
         if not wanted:
             return LossResult(loss, {})
@@ -119,27 +136,28 @@ class GroupStage:
 
     def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
         self._give(tokens_BS, given)
-        answers = self._ranks.call("once")
+        answers = self._call("once")
         return self._copies("made", self._made) if self._above else _loss(answers)
 
     def drop(self, keys: Iterable[Key] | None) -> None:
-        kept = tuple(key for key in list(keys or self._graphs) if key in self._graphs)
+        there = self._graphs.bytes_of
+        kept = tuple(key for key in list(keys or there) if key in there)
         for key in kept:
-            del self._graphs[key]
-        if kept:
-            self._ranks.call("forget", keys=kept)
+            del there[key]
+        for half in self._halves if kept else ():
+            self._ranks.call("forget", half, keys=kept)
 
     def collect(self) -> None:
         """Bring the sum up to date in this process's memory."""
         self._follow()
-        self._ranks.call("give_sums")
+        self._call("give_sums")
 
     def _settled(self, answers: Sequence[CommandDone], spec: BackwardSpec) -> Bundle:
         """Add the gradients of the weights or let them go; that of what was given."""
         returned, own = (sum(answer.values[place] for answer in answers) for place in (-2, -1))
         finite = math.isfinite(returned) and math.isfinite(own)
         self.gradient_norm = math.sqrt(own) if finite and spec.counting else 0.0
-        self._ranks.call("settle", add=finite and spec.may_add())
+        self._call("settle", add=finite and spec.may_add())
         refuse_infinite((returned, own), "a gradient")
         return self._copies("returned", self._returned) if spec.returning else {}
 
@@ -161,10 +179,10 @@ class GroupStage:
         """Tell the ranks of weights and of a sum that have changed here since."""
         weights, summed = self._flat.params_N._version, self._flat.sum_N._version  # noqa: SLF001
         if weights != self._weights_there:
-            self._ranks.call("take_weights")
+            self._call("take_weights")
             self._weights_there = weights
         if summed != self._sum_there:
-            self._ranks.call("empty_sums")
+            self._call("empty_sums")
             self._sum_there = summed
 
 
@@ -174,13 +192,18 @@ class GroupWeights(TorchWeights):
     spread = True
 
     def __init__(
-        self, run: RunConfig, flat: FlatParameters, piece_values: int, stage: GroupStage
+        self,
+        run: RunConfig,
+        flat: FlatParameters,
+        piece_values: int,
+        stages: Sequence[GroupStage],
     ) -> None:
+        """`stages`: of each half."""
         super().__init__(run, flat, piece_values)
-        self._stage = stage
+        self._stages = stages
 
     def reduction(self, step: int = 0) -> TorchSums:
-        self._stage.collect()
+        half_of(self._stages, step).collect()
         return super().reduction(step)
 
 
@@ -195,11 +218,6 @@ def group_engine(
         raise Unusable(
             "codecs.averaging int-grid rounds the gradient of a whole microbatch, and devices that "
             f"share a stage have parts of it: {REMEDY}, or set it to raw"
-        )
-    if run.delay:
-        raise Unusable(
-            "run.delay 1 needs two versions of a stage's weights, and devices that share a stage "
-            f"have one: {REMEDY}"
         )
     if group.tensors:
         require_shareable(run, stage, len(group.devices))
@@ -217,9 +235,13 @@ def group_engine(
         ranks = Ranks(run_to_json(run), stage, group, places)
     finally:
         close_all(places)
-    group_stage = GroupStage(run, stage, ranks, memory, flat)
-    weights = GroupWeights(run, flat, piece_values, group_stage)
-    return Engine(group_stage, weights, weights.state, *engine_bundles(run, stage))
+    graphs = GroupGraphs()
+    stages = [
+        GroupStage(run, stage, ranks, memory, half, number, graphs)
+        for number, half in enumerate(flat.halves)
+    ]
+    weights = GroupWeights(run, flat, piece_values, stages)
+    return Engine(stages[0], weights, weights.state, *engine_bundles(run, stage), *stages[1:])
 
 
 def _exchange(run: RunConfig, stage: int, places: list[SharedPlace]) -> dict[str, Tensor]:

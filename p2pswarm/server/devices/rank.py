@@ -10,13 +10,14 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.models.compute.flat_parameters import ODD_SUM
 from p2pswarm.models.compute.torch_device import out_of_memory
 from p2pswarm.models.registry import trust
 from p2pswarm.server.devices.device_choice import free_bytes, graph_bytes
@@ -32,6 +33,7 @@ from p2pswarm.server.devices.rank_commands import (
 )
 from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
 from p2pswarm.server.devices.tensor_maps import close_all, mapped
+from p2pswarm.settings.config import FORMER
 from p2pswarm.settings.parser import run_from_json
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
@@ -54,10 +56,11 @@ def main() -> int:
     read = functools.partial(os.read, commands)
     threading.Thread(target=_end_with, args=(commands,), daemon=True).start()
     try:
-        stage, keep_bytes = _begun(read_message(read))
-        _send(answers, CommandDone((), keep_bytes, stage.weight_bytes))
+        halves, keep_bytes = _begun(read_message(read))
+        weight_bytes = sum(half.weight_bytes for half in halves)
+        _send(answers, CommandDone((), keep_bytes, weight_bytes))
         while True:
-            _send(answers, _carried_out(stage, read_message(read)))
+            _send(answers, _carried_out(halves, read_message(read)))
     except EOFError:
         return 0
     except Unusable as error:
@@ -70,8 +73,11 @@ def main() -> int:
         return 1
 
 
-def _begun(message: RankMessage) -> tuple[RankStage, int]:
-    """Make this rank's part; returns the bytes of graphs that there is room for, too."""
+def _begun(message: RankMessage) -> tuple[list[RankStage], int]:
+    """Make this rank's part; returns the bytes of graphs that there is room for, too.
+
+    With a delay there are two: for even steps, and for odd ones.
+    """
     assert isinstance(message, Begin), "that is how a rank begins"
     trust(message.packages)
     places = list(message.places)
@@ -92,14 +98,18 @@ def _begun(message: RankMessage) -> tuple[RankStage, int]:
     options = RankOptions(message.by_block, message.tensors)
     if message.tensors and tries_plan(run):
         require_right_plan(run, rank, device)
-    stage = RankStage(run, message.stage, rank, device, shared, options)
+    states = [shared]
+    if run.delay:
+        former = FORMER.removesuffix(".")
+        states.append({**shared, "params": shared[former], "sum": shared[ODD_SUM]})
+    halves = [RankStage(run, message.stage, rank, device, state, options) for state in states]
     keep_bytes = graph_bytes(message.graph_mib, device, free_bytes(device), engine_bytes=0)
-    return stage, keep_bytes if message.graph_mib or device.type != "cpu" else keep_bytes // count
+    return halves, keep_bytes if message.graph_mib or device.type != "cpu" else keep_bytes // count
 
 
-def _carried_out(stage: RankStage, message: RankMessage) -> CommandDone:
+def _carried_out(halves: Sequence[RankStage], message: RankMessage) -> CommandDone:
     assert isinstance(message, RankCommand), "a rank begins once"
-    made = METHODS[message.method](stage, **message.arguments)
+    made = METHODS[message.method](halves[message.half], **message.arguments)
     if isinstance(made, int):
         return CommandDone(graph_bytes=made)
     return CommandDone(tuple(made or ()))

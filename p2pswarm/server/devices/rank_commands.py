@@ -56,6 +56,8 @@ class RankCommand:
     method: str
     """Of `RankStage`."""
     arguments: Mapping[str, Any]
+    half: int = 0
+    """With a delay: the part that computes even steps, or odd ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,11 +92,11 @@ class Ranks:
         self.weight_bytes = tuple(answer.weight_bytes for answer in begun)
         """Of the weights, on each device."""
 
-    def call(self, method: str, **arguments: Any) -> list[CommandDone]:
+    def call(self, method: str, half: int = 0, **arguments: Any) -> list[CommandDone]:
         """Call a method of `RankStage` on all ranks; their answers, in order."""
         if self._failed:
             raise Unusable(self._failed)
-        return self._each([RankCommand(method, arguments)] * len(self._ranks))
+        return self._each([RankCommand(method, arguments, half)] * len(self._ranks))
 
     def end(self) -> None:
         """End all processes now."""

@@ -254,12 +254,6 @@ def test_a_gradient_that_is_scaled_to_nothing_leaves_the_weights():
     assert torch.equal(loop.flat.params_N, before)
 
 
-REFUSED = [
-    ({"batch": BatchConfig(microbatches=1)}, "microbatches is 1"),
-]
-
-
-@pytest.mark.parametrize(("settings", "reason"), REFUSED)
-def test_what_has_no_definition_with_a_delay_is_refused_in_one_line(settings, reason):
-    with pytest.raises(ValueError, match=reason):
-        RunConfig(delay=1, **settings)
+def test_a_delay_of_steps_that_have_one_microbatch_is_refused_in_one_line():
+    with pytest.raises(ValueError, match="microbatches is 1"):
+        RunConfig(delay=1, batch=BatchConfig(microbatches=1))
