@@ -246,8 +246,9 @@ class Lifecycle:
         leader = answer.contact
         if leader is None or answer.term < self._term or not self._outside(answer.term):
             return False
-        if self._hints >= HINTS_MAX and self.seeking:
-            return False
+        lost = 0 if self.incarnation is None else term_of(self.incarnation)
+        if self.seeking and (self._hints >= HINTS_MAX or answer.term <= lost):
+            return False  # of the one that it has lost a standby may not know that it is lost
         rather = self._rather(leader, now_s)
         self._hinted |= rather and self.seeking
         return rather

@@ -286,6 +286,16 @@ def test_a_try_is_given_up_for_a_trainer_that_leads_by_now_and_that_one_is_asked
     assert asks(one, 20.5) == STANDBY
 
 
+def test_no_try_is_given_up_for_the_coordinator_that_was_lost():
+    """A standby that has not heard of the takeover names it."""
+    one = led(5, STANDBY)
+    one.session_lost("the link was lost", 20.0)
+    assert asks(one, 20.0) == STANDBY
+
+    assert not one.named(names(TRAINER, 5), 20.5)
+    assert one.named(names(THIRD, 6), 20.5)
+
+
 def test_whoever_names_ever_other_leaders_ends_a_few_tries_in_a_row():
     one = led(5, STANDBY, THIRD)
     one.session_lost("the link was lost", 20.0)
