@@ -185,9 +185,9 @@ def seed_node(start):
 
 @pytest.fixture
 def text_folder(tmp_path: Path) -> Path:
-    """`text` in the folder that nodes are started in: a few KB to learn."""
+    """`text` in the folder that nodes are started in: enough to hold out blocks of it."""
     folder = tmp_path / "text"
     folder.mkdir()
     for i in range(12):
-        (folder / f"{i}.txt").write_text(f"file {i} of some text to learn\n" * 20)
+        (folder / f"{i}.txt").write_text(f"file {i} of some text to learn\n" * 100)
     return folder

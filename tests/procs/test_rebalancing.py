@@ -15,7 +15,9 @@ from p2pswarm.progress.events import Ended, Note, Peers, Relocated
 
 SERVE = '[serve]\nthreads = 1\ndevice = "emulated"\n'
 FAST = SERVE + "emulated_forward_s = 0.04\n"
-SHARES = "a server has come that shares the work"  # docs/training.md
+# docs/training.md: why a microbatch is sent again though no server is gone
+SHARES = "a server has come that shares the work"
+STEALS = "another of its stage no work"
 SLOW = SERVE + "emulated_forward_s = 0.5\nstage = 1\n"
 STEPS = 24  # of a second or so: a move needs some, since a gain has to last
 BALANCE = "[run.balance]\nsteady_s = 1.0\n"
@@ -63,7 +65,7 @@ def test_a_fast_server_moves_to_the_slow_stage_and_the_weights_are_the_same_bits
     (ended,) = [event for event in told if isinstance(event, Ended)]
     assert ended.counts.counted == STEPS * 8
     again = [event.text for event in told if isinstance(event, Note) and "sent again" in event.text]
-    assert all(SHARES in text for text in again), again  # no move has lost one
+    assert all(SHARES in text or STEALS in text for text in again), again  # no move has lost one
     expected = RehearsalReference(configured(run))
     list(expected.norms())
     assert compare(written(tmp_path), expected.weights())[0] == 0.0

@@ -3,7 +3,8 @@
 All of them are told the same, because torch's sharding needs every rank in every step of it. One
 that fails leaves the others waiting inside torch for ever, so then all are ended.
 
-Errors:  Unusable, with the remedy, when a process fails or is gone: its part of the sum is lost.
+Errors:  Unusable, with the remedy, when a process fails, and DeviceLost when it is gone: its part
+         of the sum is lost.
 """
 
 import os
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.models.compute.torch_device import DeviceLost
 from p2pswarm.server.devices.rank_commands import (
     Begin,
     CommandDone,
@@ -77,7 +79,7 @@ class Ranks:
         meeting = str(Path(folder) / "meeting")
         self._ranks: list[RankProcess] = []
         self._end = weakref.finalize(self, _end_all, self._ranks, folder)
-        self._failed = ""
+        self._failure: Unusable | None = None
         for device in group.devices:
             self._ranks.append(_started(device, group.threads, [p.descriptor for p in places]))
         devices, packages = group.devices, group.packages
@@ -94,8 +96,8 @@ class Ranks:
 
     def call(self, method: str, half: int = 0, **arguments: Any) -> list[CommandDone]:
         """Call a method of `RankStage` on all ranks; their answers, in order."""
-        if self._failed:
-            raise Unusable(self._failed)
+        if self._failure is not None:
+            raise type(self._failure)(str(self._failure))
         return self._each([RankCommand(method, arguments, half)] * len(self._ranks))
 
     def end(self) -> None:
@@ -126,25 +128,27 @@ class Ranks:
         try:
             answer = read_message(partial(os.read, rank.answers))
         except EOFError:
-            answer = RankFailed("its process is gone", out_of_memory=False)
+            raise self._gave_up(rank, "its process is gone", DeviceLost) from None
         match answer:
             case CommandDone():
                 return answer
             case RankFailed(reason=reason, refused=True):
                 self.end()
-                self._failed = reason
-                raise Unusable(reason)
+                self._failure = Unusable(reason)
+                raise self._failure
             case RankFailed(reason=reason, out_of_memory=memory):
-                raise self._gave_up(rank, reason, memory=memory)
+                raise self._gave_up(rank, reason, remedy=MEMORY_REMEDY if memory else "")
             case _:
-                raise self._gave_up(rank, f"it said {type(answer).__name__}", memory=False)
+                raise self._gave_up(rank, f"it said {type(answer).__name__}")
 
-    def _gave_up(self, rank: RankProcess, reason: str, *, memory: bool) -> Unusable:
+    def _gave_up(
+        self, rank: RankProcess, reason: str, kind: type[Unusable] = Unusable, remedy: str = ""
+    ) -> Unusable:
         """End all; what the user is told."""
         self.end()
-        remedy = MEMORY_REMEDY if memory else ""
-        self._failed = f"device {rank.device} failed, {remedy}start this node again: {reason}"
-        return Unusable(self._failed)
+        why = f"device {rank.device} failed, {remedy}start this node again: {reason}"
+        self._failure = kind(why)
+        return self._failure
 
 
 def _started(device: str, threads: int, descriptors: Sequence[int]) -> RankProcess:

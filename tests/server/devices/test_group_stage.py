@@ -11,6 +11,7 @@ import torch
 
 from p2pswarm.base.errors import BadMessage, NotServing, Unusable
 from p2pswarm.models.compute.base import BackwardSpec, CountPermit, NotFiniteHere, Update
+from p2pswarm.models.compute.torch_device import DeviceLost
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.registry import trust
 from p2pswarm.server.devices import rank_processes
@@ -292,7 +293,7 @@ def test_a_device_that_dies_ends_the_stage_with_one_line(way):
     os.kill(second.pid, signal.SIGKILL)
 
     for _ in range(2):
-        with pytest.raises(Unusable, match="device cpu failed, start this node again"):
+        with pytest.raises(DeviceLost, match="device cpu failed, start this node again"):
             group.stage.forward((0, 0), tokens(0), bundle(1))
     assert first.poll() is not None
 
