@@ -38,7 +38,7 @@ def latecomers(seed: int, *, state_bytes: int) -> list[Report]:
 
 
 @pytest.mark.parametrize("seed", core_of(range(SEED, SEED + 2), [SEED]))
-@pytest.mark.parametrize("state_bytes", [1 << 16, 4 << 20])
+@pytest.mark.parametrize("state_bytes", core_of([1 << 16, 4 << 20], [4 << 20]))
 def test_newcomer_is_not_held_to_a_commit_whose_reduction_is_still_on_its_way(
     seed: int, state_bytes: int
 ) -> None:
