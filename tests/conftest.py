@@ -131,9 +131,9 @@ def golden(pytestconfig: pytest.Config) -> Callable[[str, dict[str, str]], None]
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Twice as many as processors, where some of the tests wait."""
+    """Half as many again as processors, where some of the tests wait."""
     folders = {path.name for each in config.args for path in (Path(each), *Path(each).glob("*"))}
-    return 2 * (os.cpu_count() or 1) if folders.intersection(WAITING) else None
+    return -(-3 * (os.cpu_count() or 1) // 2) if folders.intersection(WAITING) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

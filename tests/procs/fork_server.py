@@ -166,7 +166,8 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it is over."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # its exit code is on its way
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM."""
