@@ -120,8 +120,9 @@ class CoordinatorIo:
         start = replace(start, provable=context.proof is not None and not named)
         secret = context.rng.randbytes(SECRET_BYTES) if context.run.spot_check_share else b""
         codecs = codec_tables(context.run, start.version, start.codecs, context.codec_rule)
-        what = context.run, context.run_id, start, secret, codecs
-        self.coordinator = Coordinator(*what, owner.quarantines)
+        self.coordinator = Coordinator(
+            context.run, context.run_id, start, secret, codecs, owner.quarantines
+        )
         self._context = context
         self._owner = owner
         self._connections = Connections(Views(context.run.stages, context.run.tied_ends))

@@ -140,7 +140,7 @@ class FailingServers:
         """Return whether a server is to get no work now, if another can do it."""
         history = self._histories.get(peer)
         paused = history is not None and now_s < history.until_s
-        return paused or (peer in self._quarantines and now_s < self._quarantines.ends_s(peer))
+        return paused or now_s < self._quarantines.ends_s(peer)
 
     def pauses(self, peer: bytes) -> int:
         """Return how often a server was left out lately."""
