@@ -39,7 +39,7 @@ def assert_bits_of_a_plain_loop(run, config: RunConfig) -> None:
     [
         pytest.param(MUON, id="muon"),
         pytest.param(TIED, id="tied", marks=FULL),
-        pytest.param(DELAYED, id="delay"),
+        pytest.param(DELAYED, id="delay", marks=FULL),
         pytest.param(DELAYED_MUON, id="delay-muon", marks=FULL),
     ],
 )
@@ -54,7 +54,7 @@ def test_servers_that_die_leave_no_trace_in_any_bit(tmp_path: Path, config: RunC
     "config",
     [
         pytest.param(MUON, id="muon", marks=FULL),
-        pytest.param(TIED, id="tied"),
+        pytest.param(TIED, id="tied", marks=FULL),
         pytest.param(DELAYED, id="delay", marks=FULL),
         pytest.param(DELAYED_MUON, id="delay-muon"),
     ],

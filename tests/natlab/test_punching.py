@@ -67,7 +67,7 @@ def lab():
         ("port-restricted", "masquerade-drop"),
         pytest.param("symmetric", "address-restricted", marks=pytest.mark.full),
         pytest.param("double", "masquerade", marks=pytest.mark.full),
-        ("none", "symmetric"),
+        pytest.param("none", "symmetric", marks=pytest.mark.full),
     ],
 )
 def test_a_relayed_link_is_punched_without_any_flag(lab, a, b):

@@ -36,7 +36,7 @@ FAST_AND_SLOW = (4.0, 1.0, 4.0, 1.0, 4.0, 1.0, 4.0, 1.0)
 ROOM = 1 << 30
 """Memory for two stages."""
 
-DEATHS = pytest.mark.parametrize(
+ROOMS = pytest.mark.parametrize(
     "free_bytes",
     [
         pytest.param(None, id="leaves first", marks=pytest.mark.full),
@@ -150,7 +150,7 @@ def test_who_says_that_it_has_room_and_has_not_serves_on_and_leaves_first_later(
     assert {one.incarnation.peer for one in of(swarm, OrderedMove)}
 
 
-@pytest.mark.parametrize("free_bytes", [None, ROOM], ids=["leaves first", "fetches first"])
+@ROOMS
 @pytest.mark.parametrize("seed", core_of(range(SEED, SEED + 3), [SEED]))
 def test_servers_move_to_the_slow_stage_and_no_microbatch_is_lost(seed, free_bytes):
     """Counted otherwise than once, a simulated stage stops the run."""
@@ -187,7 +187,7 @@ def test_an_even_swarm_stays_as_it_is():
     assert of(swarm, OrderedMove) == []
 
 
-@DEATHS
+@ROOMS
 @pytest.mark.parametrize("seed", core_of(range(SEED, SEED + 4), [SEED]))
 def test_machines_that_die_while_others_move_lose_nothing(seed, free_bytes):
     """A kill each 7 s, of trainers too, from about the first move on."""
@@ -210,7 +210,7 @@ def test_machines_that_die_while_others_move_lose_nothing(seed, free_bytes):
     assert of(swarm, OrderedMove)
 
 
-@DEATHS
+@ROOMS
 @pytest.mark.parametrize("seed", core_of(range(SEED, SEED + 3), [SEED]))
 def test_a_mover_that_dies_on_its_way_is_replaced_and_nothing_is_lost(seed, free_bytes):
     cost = Cost(forward_s=0.2, state_bytes=64 << 20)

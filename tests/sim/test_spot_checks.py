@@ -23,7 +23,7 @@ def found(swarm: SimSwarm) -> list[bytes]:
 
 @pytest.mark.parametrize(
     ("seed", "delay"),
-    core_of([(seed, delay) for seed in range(6) for delay in (0, 1)], [(0, 0), (2, 1)]),
+    core_of([(seed, delay) for seed in range(6) for delay in (0, 1)], [(2, 1)]),
 )
 def test_a_processor_that_is_wrong_now_and_then_is_named_and_spoils_no_step(seed: int, delay: int):
     """Simulated weights refuse a commit with a spoilt sum when every microbatch is checked."""
@@ -38,7 +38,7 @@ def test_a_processor_that_is_wrong_now_and_then_is_named_and_spoils_no_step(seed
     assert set(found(swarm)) == {culprit}
 
 
-@pytest.mark.parametrize("delay", [0, 1])
+@pytest.mark.parametrize("delay", core_of([0, 1], [1]))
 def test_honest_servers_are_not_suspected_and_their_steps_are_not_done_again(delay: int):
     swarm, result = play(SwarmConfig(run=small_run(spot_check_share=1.0, delay=delay), servers=6))
 

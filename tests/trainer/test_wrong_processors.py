@@ -79,8 +79,15 @@ def train(what: str, servers: int, config: RunConfig) -> tuple[Swarm, torch.Tens
     return swarm, weights, faulty
 
 
-@every_run
-@pytest.mark.parametrize("what", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("what", "config"),
+    [
+        pytest.param("forward", CHECKED, id="forward-plain"),
+        pytest.param("forward", DELAYED, id="forward-delay", marks=pytest.mark.full),
+        pytest.param("backward", CHECKED, id="backward-plain", marks=pytest.mark.full),
+        pytest.param("backward", DELAYED, id="backward-delay"),
+    ],
+)
 def test_a_faulty_server_is_named_and_the_weights_are_those_of_a_plain_loop(what: str, config):
     swarm, weights, faulty = train(what, 6, config)
 
