@@ -465,15 +465,35 @@ def crowded_folders(package: Path) -> Iterator[str]:
 
 
 def unlike_tuples(package: Path) -> Iterator[str]:
-    """What a parameter holds has names: no tuple of unlike things."""
+    """What a parameter or a field holds has names: no tuple of unlike things."""
     for path, tree in modules(package):
         for node in nodes_of(tree, Functions):
             for argument in node.args.posonlyargs + node.args.args + node.args.kwonlyargs:
-                match argument.annotation:
-                    case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=parts)):
-                        kinds = {ast.unparse(part) for part in parts}
-                        if len(kinds) > 1 and ast.unparse(parts[-1]) != "...":
-                            yield f"{path}:{node.lineno}: {node.name}: {argument.arg}"
+                if any(map(is_unlike_tuple, choices_of(argument.annotation))):
+                    yield f"{path}:{node.lineno}: {node.name}: {argument.arg}"
+        for node in nodes_of(tree, ast.ClassDef):
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign) and any(
+                    map(is_unlike_tuple, choices_of(field.annotation))
+                ):
+                    yield f"{path}:{field.lineno}: {node.name}: {ast.unparse(field.target)}"
+
+
+def choices_of(annotation: ast.expr | None) -> Iterator[ast.expr]:
+    """The parts of a union, or what is none."""
+    match annotation:
+        case ast.BinOp(left=left, right=right):
+            yield from choices_of(left)
+            yield from choices_of(right)
+        case ast.expr():
+            yield annotation
+
+
+def is_unlike_tuple(annotation: ast.expr) -> bool:
+    match annotation:
+        case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=parts)):
+            return len({*map(ast.unparse, parts)}) > 1 and ast.unparse(parts[-1]) != "..."
+    return False
 
 
 def halves_of_classes(package: Path) -> Iterator[str]:

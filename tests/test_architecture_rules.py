@@ -53,6 +53,8 @@ BREACHES = [
     (too_long, "base/ids.py", "def f():\n" + "    x = 1\n" * FUNCTION_LINES_MAX),
     (crowded_folders, "base/ids.py", ""),
     (unlike_tuples, "base/ids.py", "def f(run: tuple[bytes, RunConfig]): ..."),
+    (unlike_tuples, "base/ids.py", "def f(run: tuple[bytes, int] | None = None): ..."),
+    (unlike_tuples, "base/ids.py", "class A:\n    run: tuple[bytes, int] | None = None"),
     (
         halves_of_classes,
         "base/ids.py",

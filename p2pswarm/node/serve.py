@@ -47,7 +47,7 @@ from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_n
 from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE, HELD_BYTES_PER_STATE_BYTE
-from p2pswarm.run.chain.chain_log import ChainStore, Restored, blank
+from p2pswarm.run.chain.chain_log import VoterRecords, blank
 from p2pswarm.run.chain.memory_file import RECORDS_KEPT, MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES
 from p2pswarm.run.manifest import RunIdentity, RunOffer
@@ -285,7 +285,7 @@ def stage_server(
         say=say,
         background=threads.background,
         secret=os.urandom(32),
-        chain=voters_chain(
+        voter=voter_records(
             stack.config.state if may_vote_here(stack, config) else None, offer.identity, say
         ),
         origin=offer.identity.origin,
@@ -372,21 +372,19 @@ def kept_pieces(state: Path | None) -> PartialFolder | None:
     return folder
 
 
-def voters_chain(
-    state: Path | None, identity: RunIdentity, say: Say
-) -> tuple[ChainStore, Restored]:
+def voter_records(state: Path | None, identity: RunIdentity, say: Say) -> VoterRecords:
     """Return where this server's voter keeps its promises for a run, and what it kept before.
 
     Without a folder it is another voter each time. Raises Unusable for a file that cannot be used.
     """
     genesis, memory = genesis_of(identity), os.urandom(MEMORY_BYTES)
     if state is None:
-        return MemoryChain(memory, records_max=RECORDS_KEPT), blank(genesis)
+        return VoterRecords(MemoryChain(memory, records_max=RECORDS_KEPT), blank(genesis))
     make_folder(state)
     file, restored = RunFolder(state).open_chain(genesis, memory)
     if file.warning is not None:
         say(file.warning)
-    return file, restored
+    return VoterRecords(file, restored)
 
 
 async def serve_run(

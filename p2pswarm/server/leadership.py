@@ -71,16 +71,16 @@ class Leadership:
         self._loop = asyncio.get_running_loop()
         self._lifecycle, self._tasks = lifecycle, tasks
         self._watching = tasks.create_task(self._watch_coordinator())
-        if self._context.chain is not None:
-            self._vote(*self._context.chain)
+        if (voter := self._context.voter) is not None:
+            self._vote(voter.store, voter.restored)
 
     def close(self) -> None:
         """Vote no more."""
         if self._watching is not None:
             self._watching.cancel()
-        if self.node is not None and self._context.chain is not None:
+        if self.node is not None and self._context.voter is not None:
             self.node.close()
-            self._context.chain[0].close()
+            self._context.voter.store.close()
 
     def on_try(self) -> None:
         """A trainer is asked for a stage: who leads is asked of the others until it answers."""

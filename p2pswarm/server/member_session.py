@@ -12,7 +12,7 @@ from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.net.wire.message import Message
 from p2pswarm.plan.capacity import CapacityMeter
 from p2pswarm.run.averaging.base import Compute
-from p2pswarm.run.chain.chain_log import ChainStore, Restored
+from p2pswarm.run.chain.chain_log import VoterRecords
 from p2pswarm.run.member_cards import NO_CARDS, MemberCards
 from p2pswarm.run.member_view import MemberView
 from p2pswarm.run.messages.field_limits import PathCounts
@@ -83,8 +83,8 @@ class ServerContext:
     """The known addresses of peers."""
     free_bytes: Callable[[], int | None] = lambda: None
     """Memory of the device that is free; None where that is not known."""
-    chain: tuple[ChainStore, Restored] | None = None
-    """The promises of its voter, and those of before; None: this server does not vote."""
+    voter: VoterRecords | None = None
+    """None: this server does not vote."""
 
     @property
     def me(self) -> bytes:

@@ -16,6 +16,7 @@ from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.progress.events import Report
+from p2pswarm.run.chain.chain_log import VoterRecords
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES
 from p2pswarm.run.messages.trainers import WhoLeads
@@ -305,7 +306,7 @@ class SimSwarm:
             run_id=self._run_id,
             trainer=first,
             standbys=tuple(others),
-            chain=(disk, disk.restored(self.trainers.genesis)),
+            voter=VoterRecords(disk, disk.restored(self.trainers.genesis)),
             compute=processor,
             make_engine=lambda stage: sim_engine(
                 config.run, stage, config.cost, processor, count, wrong

@@ -13,6 +13,7 @@ from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.chain import Chain, Genesis
+from p2pswarm.run.chain.chain_log import VoterRecords
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import VoterId
 from p2pswarm.run.router import Router
@@ -168,7 +169,7 @@ class ManyTrainers:
             compute=compute,
             make_engine=lambda s: torch_engine(config, s, torch.device("cpu"), 1 << 30),
             make_router=lambda: Router(random.Random(number)),
-            chain=(store, store.restored(self.genesis)),
+            voter=VoterRecords(store, store.restored(self.genesis)),
             saving=SavingLimits(targets=(str(self.target),)),
         )
         server = self.serving[number] = StageServer(context)

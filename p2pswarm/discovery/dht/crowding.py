@@ -21,10 +21,11 @@ Source:  Sridhar et al., "Content Censorship in the InterPlanetary File System" 
 import hashlib
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
 
-from p2pswarm.base.ids import PEER_ID_BYTES, Contact
+from p2pswarm.base.ids import PEER_ID_BYTES, Contact, PeerId
 from p2pswarm.discovery.dht.routing_table import ID_BITS, Table
 
 CROWDED = {8: 1.5, 20: 7.0}
@@ -116,6 +117,18 @@ def crowd_within(size: float) -> int:
     and name only each other. In a swarm of few it is less, so that somebody is left to ask.
     """
     return int(min(CROWD_PEERS / size, CROWD_SHARE_MAX) * (1 << ID_BITS))
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Where a crowd stands: closer than `within` to a key."""
+
+    key: bytes
+    within: int
+
+    def holds(self, peer: PeerId) -> bool:
+        """Return whether a peer stands there."""
+        return peer.distance(self.key) < self.within
 
 
 def distances_to(key: bytes, contacts: Iterable[Contact]) -> list[int]:

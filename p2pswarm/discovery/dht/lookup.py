@@ -14,7 +14,7 @@ from typing import Protocol
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import Contact
 from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator, raw_id
-from p2pswarm.discovery.dht.crowding import CROWDED, is_crowded, is_dense
+from p2pswarm.discovery.dht.crowding import CROWDED, Crowd, is_crowded, is_dense
 from p2pswarm.discovery.dht.messages import Find, Found
 from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts, Word, teller_of
 from p2pswarm.net.os.addresses import Scope, believable, expected_of
@@ -65,8 +65,8 @@ class LookupOptions:
     """About how many servers there are, to see a crowd around the target; 0 looks for none."""
     closed: bool = False
     """True if only the contacts that it begins with are asked, not those that these name."""
-    shunned: tuple[bytes, int] | None = None
-    """A key and a distance: peers closer to that key are not asked, since a crowd stands there."""
+    shunned: Crowd | None = None
+    """No peer of this crowd is asked."""
 
 
 @dataclass(slots=True, eq=False)
@@ -186,10 +186,8 @@ class Lookup:
 
     def shuns(self, contact: Contact) -> bool:
         """Return whether a contact stands where the crowd stands that this lookup goes round."""
-        if self._options.shunned is None or contact.peer is None:
-            return False
-        key, within = self._options.shunned
-        return contact.peer.distance(key) < within
+        crowd, peer = self._options.shunned, contact.peer
+        return crowd is not None and peer is not None and crowd.holds(peer)
 
     def _forget_farthest(self) -> None:
         for candidate in self._candidates[CANDIDATES_MAX:]:

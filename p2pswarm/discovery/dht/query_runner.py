@@ -17,6 +17,7 @@ from p2pswarm.discovery.dht.call_outcomes import (
 )
 from p2pswarm.discovery.dht.crowding import (
     PATIENCE_S,
+    Crowd,
     CrowdedKeys,
     Spread,
     closest_of,
@@ -263,7 +264,7 @@ class HolderSearch:
         settle: int,
         size: float = 0.0,
         patience_s: float | None = None,
-        shunned: tuple[bytes, int] | None = None,
+        shunned: Crowd | None = None,
         *,
         empty: bool = False,
     ) -> Lookup:
@@ -344,10 +345,9 @@ class HolderSearch:
         if not region:
             size = size_of(self._table)
             points = points_around(key, size, self._rng)
-            round_it, settle = (key, crowd_within(size)), self._config.replicas
+            crowd, settle = Crowd(key, crowd_within(size)), self._config.replicas
             lookups = [
-                self.lookup(each, settle, patience_s=PATIENCE_S, shunned=round_it)
-                for each in points
+                self.lookup(each, settle, patience_s=PATIENCE_S, shunned=crowd) for each in points
             ]
             amid = closest_of(key, points)  # honest peers stand in the crowd, too
             lookups.append(self.lookup(amid, settle, patience_s=PATIENCE_S))

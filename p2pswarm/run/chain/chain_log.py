@@ -167,6 +167,14 @@ def _sound_size(data: memoryview) -> int | None:
     return size if sound else None
 
 
+@dataclass(frozen=True, slots=True)
+class VoterRecords:
+    """What a voter has said and knows, and where it keeps the rest."""
+
+    store: ChainStore
+    restored: Restored
+
+
 def blank(genesis: Genesis) -> Restored:
     """Return what a file without entries says."""
     return Restored(Register(), Learner(Chain(genesis)))

@@ -17,6 +17,7 @@ from p2pswarm.discovery.dht.crowding import (
     REGION_MAX,
     REGION_PEERS,
     REGION_S,
+    Crowd,
     CrowdedKeys,
     Spread,
     closest_of,
@@ -240,7 +241,7 @@ def test_a_crowd_takes_the_place_of_few_honest_peers_and_of_no_small_swarm(size)
 
 def test_a_lookup_that_goes_round_a_crowd_asks_nobody_in_it():
     crowd, others = TABLE, contacts(*(1 << 250 | number for number in range(3)))
-    lookup = a_lookup(*crowd[:2], *others[:2], size=0.0, shunned=(KEY, 1 << 200))
+    lookup = a_lookup(*crowd[:2], *others[:2], size=0.0, shunned=Crowd(KEY, 1 << 200))
 
     asked = lookup.drain(0.0)
     lookup.on_response(others[0].peer.raw, [*crowd, *others])
