@@ -126,6 +126,13 @@ class FailingServers:
         self.forget((peer,))
         return pause_s
 
+    def avoid_again(self, peer: bytes, now_s: float) -> float:
+        """Give a server the shortest pause, and return it; the next one is no longer for it."""
+        history = self._histories.setdefault(peer, _History())
+        history.until_s = max(history.until_s, now_s + PAUSE_FIRST_S)
+        self.forget((peer,))
+        return PAUSE_FIRST_S
+
     def quarantine(self, peer: bytes, now_s: float) -> float:
         """Give a server a long pause that no good work shortens, and return it."""
         return self._quarantines.begin(peer, now_s)
@@ -356,16 +363,27 @@ class Blame:
     ) -> list[BlameReport]:
         """Hear that a server has finished nothing while others of its stage had no work.
 
-        `teller`: who alone says that it had anything; None: several do, or the trainer.
+        `teller`: who alone says that it had anything; None: several do, or the trainer. Where its
+        word does not count, the teller is left out, and a server that was left out lately as well:
+        a slow one is believed to be slow again. It gets the shortest pause, so that one that lies
+        costs another less of its time than of its own.
         """
         if self._members.alive(one) is None or not self._can_be_spared(one, now_s):
             return []
-        if teller is not None and self._is_spent(teller, now_s):
-            one = teller
+        if teller is None or not self._is_spent(teller, now_s):
+            return [self._too_slow(one, self.servers.avoid(one.peer, now_s))]
+        reports: list[BlameReport] = [
+            self._too_slow(teller, self.servers.avoid(teller.peer, now_s))
+        ]
+        if self.servers.pauses(one.peer) and self._can_be_spared(one, now_s):
+            reports.append(self._too_slow(one, self.servers.avoid_again(one.peer, now_s)))
+        return reports
+
+    def _too_slow(self, one: Incarnation, pause_s: float) -> BlameReport:
         member = self._members.alive(one)
-        assert member is not None, "both can be spared"
-        pause_s = self._pause(one, "it is far slower than others of its stage", now_s)
-        return [ServerTooSlow(one, member.stage, pause_s)]
+        assert member is not None, "whoever can be spared is alive"
+        self._to_end.append((one, "it is far slower than others of its stage"))
+        return ServerTooSlow(one, member.stage, pause_s)
 
     def on_breach(
         self, one: Incarnation, why: str, now_s: float, cost_s: float = 0.0

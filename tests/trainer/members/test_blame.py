@@ -630,6 +630,32 @@ def test_a_server_is_left_out_on_the_word_of_one_alone_once_in_many_averagings()
     assert again.incarnation == other
 
 
+def test_of_a_slow_server_and_one_whose_word_is_spent_both_are_left_out():
+    """A server that is slow again after its pause would be waited for through another teller."""
+    crew = Crew(0, 0, 1, 1, 1)
+    teller, slow = crew.servers[0], crew.servers[2]
+    crew.blame.on_stall(slow, teller, 1.0)
+    crew.now_s = 1.0 + PAUSE_FIRST_S
+
+    again = crew.blame.on_stall(slow, teller, crew.now_s)
+
+    assert [report.incarnation for report in again] == [teller, slow]
+
+
+def test_one_that_lies_costs_another_less_of_its_time_than_of_its_own():
+    crew = Crew(0, 0, 1, 1, 1)
+    liar, honest = crew.servers[0], crew.servers[2]
+    lost_s = dict.fromkeys((liar, honest), 0.0)
+
+    for _ in range(20):
+        for report in crew.blame.on_stall(honest, liar, crew.now_s):
+            lost_s[report.incarnation] += report.pause_s
+        crew.now_s += PAUSE_MAX_S
+
+    assert lost_s[honest] <= 20 * PAUSE_FIRST_S
+    assert lost_s[honest] < lost_s[liar] / 20
+
+
 def test_what_the_trainer_or_several_say_of_a_stall_counts_always():
     crew = Crew(0, 0, 1, 1, 1, 1)
 
