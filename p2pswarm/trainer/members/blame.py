@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
-from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import MEMBERS_MAX
 from p2pswarm.trainer.members.averaging_suspects import AveragingSuspects
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.members.quarantine import Quarantines
+from p2pswarm.trainer.members.unreachable_pairs import FailedPairs, SingleWords
 from p2pswarm.trainer.reports.reports import (
     NotFiniteThere,
     RoadBroken,
@@ -161,75 +161,6 @@ class FailingServers:
         return min((end_s for end_s in ends_s if end_s > now_s), default=None)
 
 
-AVERAGINGS_SPENT = 32  # as many as make a server's failures forgotten, see `RECOVERED`
-
-
-class SingleWords:
-    """Members on whose word alone another has lost its place; then it counts no more for a while.
-
-    Two that accuse each other cannot be told apart, and one that lies could have all others thrown
-    out. So the word of one alone costs another its place once in `AVERAGINGS_SPENT` averagings.
-    """
-
-    def __init__(self, peers_max: int = MEMBERS_MAX) -> None:
-        self._spent = RecentItems[bytes, int](peers_max)
-        """Number of averagings for which a peer's word does not count."""
-
-    def spend(self, peer: bytes) -> bool:
-        """Return whether the word of a peer counts; from now on it does not."""
-        if peer in self._spent:
-            return False
-        self._spent[peer] = AVERAGINGS_SPENT
-        return True
-
-    def on_averaging(self, peers: Iterable[bytes]) -> None:
-        """These have averaged with each other."""
-        for peer in peers:
-            left = self._spent.pop(peer, 1) - 1
-            if left:
-                self._spent[peer] = left
-
-
-MUTUAL_S = 60.0  # both find a cut within seconds, but perhaps not in the same averaging
-
-
-class FailedPairs:
-    """Reports of pairs between which nothing passes.
-
-    Each member of a stage averages with all others, so no averaging succeeds that has two members
-    with a cut between them. One of them has to leave, and what it counted is done again: so it is
-    the one that has counted less. A newcomer that has counted nothing costs nothing.
-
-    The word of one member alone counts once (`SingleWords`); after that it is the speaker that
-    leaves. What both members say of each other counts always.
-    """
-
-    def __init__(self, pairs_max: int = MEMBERS_MAX, words: SingleWords | None = None) -> None:
-        self._max = pairs_max
-        self._words = words or SingleWords(pairs_max)
-        self._said_s: dict[tuple[bytes, bytes], float] = {}
-        """Time at which a peer said it last of another; the newest stands last."""
-
-    def on_report(self, by: bytes, of: bytes, now_s: float) -> None:
-        """A member says that nothing passes between it and another."""
-        self._said_s.pop((by, of), None)
-        self._said_s[by, of] = now_s
-        if len(self._said_s) > self._max:
-            del self._said_s[next(iter(self._said_s))]
-
-    def on_averaging(self, peers: Iterable[bytes]) -> None:
-        """These have averaged with each other."""
-        self._words.on_averaging(peers)
-
-    def leaver(self, by: bytes, of: bytes, counts: tuple[int, int], now_s: float) -> bytes:
-        """Return which of two leaves; `counts`: how much `by`, which says so, and `of` counted."""
-        ours, theirs = counts
-        if ours <= theirs:
-            return by
-        mutual = now_s < self._said_s.get((of, by), float("-inf")) + MUTUAL_S
-        return of if mutual or self._words.spend(by) else by
-
-
 NOT_FINITE_MIN = 3  # attempts before the model is blamed: one may be a fault of the hardware
 NOT_FINITE_LEFT_OUT = 6  # then a server that was in all of them is left out, not waited for
 NOT_FINITE_MAX = 12  # attempts after which it is blamed though some server was in all of them
@@ -327,7 +258,7 @@ class Blame:
         self._to_end: list[tuple[Incarnation, str]] = []
         self._condemned: list[int] = []
         self._words = SingleWords()
-        self._pairs = FailedPairs(words=self._words)
+        self._pairs = FailedPairs(self._words)
         self.servers = FailingServers(quarantines=quarantines)
         self.averaging = AveragingSuspects()
 
@@ -462,7 +393,8 @@ class Blame:
     ) -> list[NotFiniteThere]:
         """A step is decided: return which servers made gradients that were not finite."""
         everybody = list(members)
-        self._pairs.on_averaging(one.peer for one in everybody)
+        if self._words.spent:
+            self._words.on_averaging(one.peer for one in everybody)
         for one in everybody:
             self.servers.on_success(one.peer, FailureKind.AVERAGING)
         reports = []

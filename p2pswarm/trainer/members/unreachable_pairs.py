@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable
 
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import MEMBERS_MAX
 from p2pswarm.trainer.members.membership import Member, Membership
 
 PAIR = 2
-AVERAGINGS = 32  # until it is forgotten who stayed; as in `blame.py`
+AVERAGINGS_SPENT = 32  # as many as make failures forgotten, `RECOVERED` of blame.py
+MUTUAL_S = 60.0  # both find a cut within seconds, but perhaps not in the same averaging
 
 
 class UnreachablePairs:
@@ -96,6 +98,65 @@ class UnreachablePairs:
 
     def _stays(self, peer: bytes, beside: bytes) -> None:
         self.stayed.pop(peer, None)
-        self.stayed[peer] = beside, AVERAGINGS
+        self.stayed[peer] = beside, AVERAGINGS_SPENT
         if len(self.stayed) > self._max:
             del self.stayed[next(iter(self.stayed))]
+
+
+class SingleWords:
+    """Members on whose word alone another has lost its place; then it counts no more for a while.
+
+    Two that accuse each other cannot be told apart, and one that lies could have all others thrown
+    out. So the word of one alone costs another its place once in `AVERAGINGS_SPENT` averagings.
+    """
+
+    def __init__(self, peers_max: int = MEMBERS_MAX) -> None:
+        self.spent = RecentItems[bytes, int](peers_max)
+        """Number of averagings for which a peer's word does not count."""
+
+    def spend(self, peer: bytes) -> bool:
+        """Return whether the word of a peer counts; from now on it does not."""
+        if peer in self.spent:
+            return False
+        self.spent[peer] = AVERAGINGS_SPENT
+        return True
+
+    def on_averaging(self, peers: Iterable[bytes]) -> None:
+        """These have averaged with each other."""
+        for peer in peers:
+            left = self.spent.pop(peer, 1) - 1
+            if left:
+                self.spent[peer] = left
+
+
+class FailedPairs:
+    """Reports of pairs between which nothing passes.
+
+    Each member of a stage averages with all others, so no averaging succeeds that has two members
+    with a cut between them. One of them has to leave, and what it counted is done again: so it is
+    the one that has counted less. A newcomer that has counted nothing costs nothing.
+
+    The word of one member alone counts once (`SingleWords`); after that it is the speaker that
+    leaves. What both members say of each other counts always.
+    """
+
+    def __init__(self, words: SingleWords, pairs_max: int = MEMBERS_MAX) -> None:
+        self._max = pairs_max
+        self._words = words
+        self._said_s: dict[tuple[bytes, bytes], float] = {}
+        """Time at which a peer said it last of another; the newest stands last."""
+
+    def on_report(self, by: bytes, of: bytes, now_s: float) -> None:
+        """A member says that nothing passes between it and another."""
+        self._said_s.pop((by, of), None)
+        self._said_s[by, of] = now_s
+        if len(self._said_s) > self._max:
+            del self._said_s[next(iter(self._said_s))]
+
+    def leaver(self, by: bytes, of: bytes, counts: tuple[int, int], now_s: float) -> bytes:
+        """Return which of two leaves; `counts`: how much `by`, which says so, and `of` counted."""
+        ours, theirs = counts
+        if ours <= theirs:
+            return by
+        mutual = now_s < self._said_s.get((of, by), float("-inf")) + MUTUAL_S
+        return of if mutual or self._words.spend(by) else by

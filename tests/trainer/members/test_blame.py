@@ -1,17 +1,13 @@
 """Tests of `trainer/members/blame.py`."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from trainer.harness import Play
 
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import Obstacle, Work
 from p2pswarm.settings.config import BatchConfig, RunConfig
-from p2pswarm.trainer.members.blame import AVERAGINGS_SPENT as AVERAGINGS
 from p2pswarm.trainer.members.blame import (
     IN_A_ROW,
-    MUTUAL_S,
     NOT_FINITE_LEFT_OUT,
     NOT_FINITE_MAX,
     NOT_FINITE_MIN,
@@ -21,12 +17,12 @@ from p2pswarm.trainer.members.blame import (
     SAME_TROUBLE_S,
     Blame,
     FailedAttempt,
-    FailedPairs,
     FailingServers,
     FailureKind,
     Trouble,
 )
 from p2pswarm.trainer.members.membership import Membership
+from p2pswarm.trainer.members.unreachable_pairs import AVERAGINGS_SPENT as AVERAGINGS
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import NotFiniteThere, RoadBroken, RunFinished, ServerFails
 from p2pswarm.trainer.step.in_flight import TIMEOUT_FIRST_S
@@ -462,77 +458,6 @@ def test_some_good_work_does_not_clear_the_past():
     assert servers.avoid(ANN, 0.0) == 2 * PAUSE_FIRST_S
 
 
-BROKEN_PAIRS_ANN, BROKEN_PAIRS_BOB, EVE = b"a" * 32, b"b" * 32, b"e" * 32
-
-
-@pytest.mark.parametrize(
-    ("counts", "leaves"),
-    [((0, 8), BROKEN_PAIRS_ANN), ((4, 4), BROKEN_PAIRS_ANN), ((8, 0), BROKEN_PAIRS_BOB)],
-)
-def test_the_one_that_has_counted_less_leaves_whoever_complains(counts, leaves):
-    assert FailedPairs().leaver(BROKEN_PAIRS_ANN, BROKEN_PAIRS_BOB, counts, 0.0) == leaves
-
-
-def test_the_word_of_one_member_alone_counts_once():
-    pairs = FailedPairs()
-    assert pairs.leaver(EVE, BROKEN_PAIRS_ANN, (8, 0), 0.0) == BROKEN_PAIRS_ANN
-
-    for _ in range(AVERAGINGS):
-        assert pairs.leaver(EVE, BROKEN_PAIRS_BOB, (8, 0), 100.0) == EVE
-        pairs.on_averaging([EVE, BROKEN_PAIRS_BOB])
-
-    assert pairs.leaver(EVE, BROKEN_PAIRS_BOB, (8, 0), 100.0) == BROKEN_PAIRS_BOB
-
-
-def test_what_both_say_of_each_other_counts_always_for_a_while():
-    pairs = FailedPairs()
-    for step in range(3):
-        pairs.on_report(BROKEN_PAIRS_BOB, BROKEN_PAIRS_ANN, float(step))
-        assert (
-            pairs.leaver(BROKEN_PAIRS_ANN, BROKEN_PAIRS_BOB, (8, 0), float(step))
-            == BROKEN_PAIRS_BOB
-        )
-
-    assert (
-        pairs.leaver(BROKEN_PAIRS_ANN, BROKEN_PAIRS_BOB, (8, 0), 2.0 + MUTUAL_S) == BROKEN_PAIRS_BOB
-    ), "its word alone, for once"
-    assert (
-        pairs.leaver(BROKEN_PAIRS_ANN, BROKEN_PAIRS_BOB, (8, 0), 2.0 + MUTUAL_S) == BROKEN_PAIRS_ANN
-    )
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["said", "leaves", "averaged"]),
-            st.integers(0, 5),
-            st.integers(0, 5),
-            st.integers(0, 8),
-            st.integers(0, 8),
-        ),
-        max_size=80,
-    )
-)
-def test_one_of_the_two_leaves_and_no_liar_throws_out_two_in_a_row(ops):
-    pairs, now_s, said, thrown_out = FailedPairs(pairs_max=4), 0.0, set(), {}
-    for what, one, other, ours, theirs in ops:
-        by, of = bytes([one]) * 32, bytes([other]) * 32
-        now_s += 1.0
-        if what == "said" and by != of:
-            pairs.on_report(by, of, now_s)
-            said.add((by, of))
-        elif what == "averaged":
-            pairs.on_averaging([by, of])
-            thrown_out.clear()
-        elif what == "leaves" and by != of:
-            left = pairs.leaver(by, of, (ours, theirs), now_s)
-            assert left in (by, of)
-            assert left == by or theirs < ours, "nobody leaves that has counted more"
-            if left == of and (of, by) not in said and len(thrown_out) < 4:
-                assert by not in thrown_out
-                thrown_out[by] = of
-
-
 def a_stage_with_a_cut(play):
     """Two members of a stage: one has counted all of the step, and the other nothing."""
     ann, bob = play.serve("a"), play.serve("b")
@@ -576,7 +501,7 @@ def test_who_left_for_a_cut_is_not_ready_again_at_once():
     assert play.coordinator.members.alive(again).ready
 
 
-@pytest.mark.parametrize("beside", [None, EVE])
+@pytest.mark.parametrize("beside", [None, b"e" * 32])
 def test_who_complains_of_nobody_in_its_stage_leaves_itself(beside):
     play = Play()
     ann, bob = a_stage_with_a_cut(play)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from trainer.harness import CONFIG, Play
@@ -11,7 +12,13 @@ from p2pswarm.run.member_view import Incarnation
 from p2pswarm.settings.config import BatchConfig
 from p2pswarm.trainer.members.blame import PAUSE_FIRST_S
 from p2pswarm.trainer.members.membership import Membership
-from p2pswarm.trainer.members.unreachable_pairs import AVERAGINGS, UnreachablePairs
+from p2pswarm.trainer.members.unreachable_pairs import AVERAGINGS_SPENT as AVERAGINGS
+from p2pswarm.trainer.members.unreachable_pairs import (
+    MUTUAL_S,
+    FailedPairs,
+    SingleWords,
+    UnreachablePairs,
+)
 from p2pswarm.trainer.reports import actions as act
 
 
@@ -217,3 +224,69 @@ def test_who_left_is_ready_again_when_the_road_is_whole():
     play.coordinator.on_unreachable_peers(again, [], play.now_s)
 
     assert play.coordinator.members.alive(again).ready
+
+
+ANN, BOB, EVE = b"a" * 32, b"b" * 32, b"e" * 32
+
+
+@pytest.mark.parametrize(
+    ("counts", "leaves"),
+    [((0, 8), ANN), ((4, 4), ANN), ((8, 0), BOB)],
+)
+def test_the_one_that_has_counted_less_leaves_whoever_complains(counts, leaves):
+    assert FailedPairs(SingleWords()).leaver(ANN, BOB, counts, 0.0) == leaves
+
+
+def test_the_word_of_one_member_alone_counts_once():
+    words = SingleWords()
+    pairs = FailedPairs(words)
+    assert pairs.leaver(EVE, ANN, (8, 0), 0.0) == ANN
+
+    for _ in range(AVERAGINGS):
+        assert pairs.leaver(EVE, BOB, (8, 0), 100.0) == EVE
+        words.on_averaging([EVE, BOB])
+
+    assert pairs.leaver(EVE, BOB, (8, 0), 100.0) == BOB
+
+
+def test_what_both_say_of_each_other_counts_always_for_a_while():
+    pairs = FailedPairs(SingleWords())
+    for step in range(3):
+        pairs.on_report(BOB, ANN, float(step))
+        assert pairs.leaver(ANN, BOB, (8, 0), float(step)) == BOB
+
+    assert pairs.leaver(ANN, BOB, (8, 0), 2.0 + MUTUAL_S) == BOB, "its word alone, for once"
+    assert pairs.leaver(ANN, BOB, (8, 0), 2.0 + MUTUAL_S) == ANN
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["said", "leaves", "averaged"]),
+            st.integers(0, 5),
+            st.integers(0, 5),
+            st.integers(0, 8),
+            st.integers(0, 8),
+        ),
+        max_size=80,
+    )
+)
+def test_one_of_the_two_leaves_and_no_liar_throws_out_two_in_a_row(ops):
+    words, now_s, said, thrown_out = SingleWords(peers_max=4), 0.0, set(), {}
+    pairs = FailedPairs(words, pairs_max=4)
+    for what, one, other, ours, theirs in ops:
+        by, of = bytes([one]) * 32, bytes([other]) * 32
+        now_s += 1.0
+        if what == "said" and by != of:
+            pairs.on_report(by, of, now_s)
+            said.add((by, of))
+        elif what == "averaged":
+            words.on_averaging([by, of])
+            thrown_out.clear()
+        elif what == "leaves" and by != of:
+            left = pairs.leaver(by, of, (ours, theirs), now_s)
+            assert left in (by, of)
+            assert left == by or theirs < ours, "nobody leaves that has counted more"
+            if left == of and (of, by) not in said and len(thrown_out) < 4:
+                assert by not in thrown_out
+                thrown_out[by] = of
