@@ -12,6 +12,7 @@ Also: what the trainer's links carry for each microbatch, over the bytes of its 
 (those that pass from one stage to the next, as encoded, one way).
 
     python bench/wan_training.py --json wan_training.json
+    python bench/wan_training.py --delay 1 --choice measured --optimizer muon --steps 6
 """
 
 import argparse
@@ -80,6 +81,9 @@ def main() -> int:
         microbatches=options.microbatches,
         window=options.window,
         codec=options.codec,
+        choice=options.choice,
+        delay=options.delay,
+        optimizer=options.optimizer,
     )
     runs: dict[str, list[Measured]] = {"localhost": [], "wan": []}
     try:
@@ -144,6 +148,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--microbatches", type=int, default=32, help="a step")
     parser.add_argument("--window", type=int, default=16, help="microbatches in flight")
     parser.add_argument("--codec", choices=BYTES_PER_NUMBER, default="bf16")
+    parser.add_argument("--choice", choices=("fixed", "measured"), default="fixed")
+    parser.add_argument("--delay", type=int, choices=(0, 1), default=0, help="steps that overlap")
+    parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw")
     parser.add_argument("--steps", type=int, default=2, help="measured, after the warm-up")
     parser.add_argument("--warmup-steps", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3, help="of both; medians count")
