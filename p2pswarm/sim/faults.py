@@ -95,7 +95,7 @@ class SeatedMachines(Protocol):
 
     @property
     def seats(self) -> int:
-        """Return the number of machines."""
+        """Return the number of machines that have come."""
         ...
 
     def process_at(self, seat: int) -> SimPeer:
@@ -184,6 +184,8 @@ class FaultInjection:
 
     def _let_happen(self, fault: Fault) -> Callable[[], None] | None:
         """Begin a fault; returns what ends it, or None if it cannot happen."""
+        if any(seat >= self._machines.seats for seat in fault.seats):
+            return None  # its machine has not come yet
         match fault.kind:
             case FaultKind.KILL | FaultKind.RESTART | FaultKind.WIPE:
                 undo = self._death(fault)

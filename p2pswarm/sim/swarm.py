@@ -145,8 +145,8 @@ class SimSwarm:
 
     @property
     def seats(self) -> int:
-        """The trainers, and then the servers that came first."""
-        return self.config.trainers + self.config.servers
+        """The trainers, and then the servers that came first, as far as they have come."""
+        return self.config.trainers + len(self._seats)
 
     @property
     def useful_share(self) -> float:

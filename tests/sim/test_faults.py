@@ -181,6 +181,16 @@ def test_paths_are_cut_for_a_while(kind, hit, cut):
     assert len(injection.happened) == 1
 
 
+@pytest.mark.parametrize("kind", [FaultKind.KILL, FaultKind.FREEZE, FaultKind.CRAWL])
+def test_a_machine_that_has_not_come_yet_is_hit_by_nothing(kind):
+    seats = Seats()
+
+    injection = during(seats, kind, seats.seats)
+
+    assert injection.happened == []
+    assert seats.log == []
+
+
 def test_freeze_stops_a_process_for_a_while():
     seats, seen = Seats(), []
     suspension = seats.processes[1].suspension
