@@ -42,6 +42,7 @@ class Handover:
     def __init__(self, stages: int) -> None:
         self._servers: list[dict[bytes, Whereabouts]] = [{} for _ in range(stages)]
         """Servers of each stage, as far as this trainer knows, the newest first."""
+        self._waiting: Collection[bytes] = ()
         self._missed_s: dict[int, float] = {}
         """Time since which nobody of a stage is heard."""
         self._asked: list[tuple[bytes, ...]] = [() for _ in range(stages)]
@@ -64,8 +65,13 @@ class Handover:
         ready: Sequence[Sequence[Member]],
         silent: Callable[[Incarnation], bool],
         now_s: float,
+        waiting: Collection[bytes] = (),
     ) -> bool:
-        """Return whether to ask the standbys now; `ready`: the ready members of each stage."""
+        """Return whether to ask the standbys now; `ready`: the ready members of each stage.
+
+        `waiting`: members that are heard and not ready. Whoever reaches these is no better off.
+        """
+        self._waiting = waiting
         before = len(self._missed_s)
         anywhere = {one.incarnation.peer for members in ready for one in members}
         for stage, members in enumerate(ready):
@@ -87,7 +93,7 @@ class Handover:
         asked: dict[bytes, Whereabouts] = {one.peer: one for one in voters[:VOTERS_MAX]}
         self._asked = [() for _ in self._servers]
         for stage in sorted(range(len(self._servers)), key=lambda one: one not in missed):
-            servers = list(self._servers[stage].values())[:room]
+            servers = self._absent(stage)[:room]
             room -= len(servers)
             self._asked[stage] = tuple(one.peer for one in servers)
             asked |= {one.peer: one for one in servers}
@@ -97,7 +103,7 @@ class Handover:
 
     def missed(self, now_s: float) -> list[Whereabouts]:
         """The servers of the missed stages, which this trainer asks itself."""
-        return [one for stage in self._missed(now_s) for one in self._servers[stage].values()]
+        return [one for stage in self._missed(now_s) for one in self._absent(stage)]
 
     def on_knocks(self, knocks: Iterable[CoordinatorProbe], step: int) -> None:
         """Servers ask a standby for a stage: those that hold its weights are asked about, too."""
@@ -173,6 +179,10 @@ class Handover:
         now = [Whereabouts(one.incarnation.peer, one.address) for one in members]
         former = [one for peer, one in self._servers[stage].items() if peer not in anywhere]
         return {one.peer: one for one in (*now, *former)[:SERVERS_MAX]}
+
+    def _absent(self, stage: int) -> list[Whereabouts]:
+        """The known servers of a stage that do not wait here to be ready."""
+        return [one for peer, one in self._servers[stage].items() if peer not in self._waiting]
 
     def _lacking(self, ours: Collection[bytes], now_s: float) -> list[int]:
         """The missed stages of which this trainer has reached nobody; `ours`: whom it reached."""

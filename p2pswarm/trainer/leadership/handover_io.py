@@ -163,7 +163,9 @@ class HandoverIo:
         """Return whether to ask the standbys, by those that are heard now."""
         members = coordination.coordinator.members
         ready = [members.ready(stage) for stage in range(self._stages)]
-        return self._rule.look(ready, coordination.silent, coordination.now_s())
+        here = [m.incarnation for m in members.waiting() if not coordination.silent(m.incarnation)]
+        waiting = {one.peer for one in here}
+        return self._rule.look(ready, coordination.silent, coordination.now_s(), waiting)
 
     async def _ask(self, coordination: CoordinatorIo) -> None:
         """Ask all standbys that may lead, and the missed servers; hand over if one is better.

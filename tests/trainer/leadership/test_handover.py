@@ -75,6 +75,19 @@ def test_nobody_is_asked_while_every_stage_is_heard():
     assert not any(rule.look([FIRST, SECOND], never, now_s) for now_s in range(100))
 
 
+def test_a_member_that_waits_here_makes_up_for_no_server_that_is_silent():
+    """It was a server of the stage. This trainer reaches it, and no step ends for all that."""
+    rule, both = Handover(2), [*SECOND, member("w", 1)]
+    rule.look([FIRST, both], never, 0.0)
+    silent = lambda one: one.peer == peer("s")  # noqa: E731
+    for now_s in (1.0, 1.0 + MISSED_S):
+        rule.look([FIRST, SECOND], silent, now_s, peers("w"))
+    assert peer("w") not in {one.peer for one in rule.question([], 1.0 + MISSED_S)}
+
+    theirs = [(X, peers("f", "w")), (Y, peers("f", "s", "x"))]
+    assert rule.successor(peers("f", "w"), theirs, VOTERS, 1.0 + MISSED_S) == Y
+
+
 def test_standbys_are_asked_when_a_stage_was_missed_for_a_while():
     rule = missing()
 
