@@ -39,6 +39,7 @@ HEARTBEAT_S = 1.0  # a standby waits for four of them, a voter is calm for three
 RESEND_S = 1.0  # calls are reliable while a link lasts: this is for links that were lost
 WITHDRAWAL = 4  # so many times it is proposed to voters of which no majority answers any more
 NO_TERM = 0  # nobody promises it: a voter answers with the term that it has promised
+UNDECIDED = 2  # so many times it is proposed before its leader asks whether others get more votes
 PATIENCE = 10  # so many times a record is proposed, a second apart, before people are told
 Electorate = tuple[VoterId, ...]
 
@@ -378,6 +379,11 @@ class Leader:
         if self.quiet:
             message = Prepare(run, NO_TERM, self.attempt.nonce)
         self._actions += [Ask(peer, message) for peer in peers]
+
+    @property
+    def lacks_votes(self) -> bool:
+        """True while a record waits for the word of voters that are not known to be lost."""
+        return self._tries >= UNDECIDED
 
     def _majority_answers(self) -> bool:
         """Return whether the head's voters that are not lost are a majority of them."""

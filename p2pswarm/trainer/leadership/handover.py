@@ -1,4 +1,4 @@
-"""Handover of the run: its coordinator misses a stage that a standby reaches.
+"""Handover of the run: its coordinator misses a stage, or votes, that a standby reaches.
 
 Source:  docs/chain.md.
 """
@@ -28,10 +28,11 @@ class Handover:
     """One trainer's rule for handing over, through all its terms.
 
     A coordinator can be cut off from all servers of a stage while its voters and standbys hear it:
-    no one would ever stand against it, and no step would end. So it asks the standbys whom they
-    reach, and at the same time asks the missed servers itself. It hands over to one that has just
-    reached a server of every stage and enough voters, if it has not reached one of a missed stage
-    itself. All of this is for progress: voters decide who leads, whatever is said here.
+    no one would ever stand against it, and no step would end. The same holds for one that is cut
+    off from most voters. So it asks the standbys whom they reach, and at the same time asks the
+    missed servers and voters itself. It hands over to one that has just reached a server of every
+    stage and enough voters, if it has not reached these itself. All of this is for progress: voters
+    decide who leads, whatever is said here.
 
     Two trainers do not hand over to each other for ever. Each hands over at once the first time.
     If no record was decided since, it waits before the next time, twice as long each time, while
@@ -43,6 +44,8 @@ class Handover:
         self._servers: list[dict[bytes, Whereabouts]] = [{} for _ in range(stages)]
         """Servers of each stage, as far as this trainer knows, the newest first."""
         self._waiting: Collection[bytes] = ()
+        self._voteless_s = math.inf
+        """Time since which votes are lacking."""
         self._missed_s: dict[int, float] = {}
         """Time since which nobody of a stage is heard."""
         self._asked: list[tuple[bytes, ...]] = [() for _ in range(stages)]
@@ -58,6 +61,7 @@ class Handover:
     def on_term(self) -> None:
         """A term of this trainer begins: nobody has joined it yet."""
         self._missed_s.clear()
+        self._voteless_s = math.inf
         self._ask_s = -math.inf
 
     def look(
@@ -66,13 +70,17 @@ class Handover:
         silent: Callable[[Incarnation], bool],
         now_s: float,
         waiting: Collection[bytes] = (),
+        *,
+        voteless: bool = False,
     ) -> bool:
         """Return whether to ask the standbys now; `ready`: the ready members of each stage.
 
         `waiting`: members that are heard and not ready. Whoever reaches these is no better off.
+        `voteless`: too few voters answer.
         """
         self._waiting = waiting
-        before = len(self._missed_s)
+        before = len(self._missed_s), self._voteless_s < math.inf
+        self._voteless_s = min(self._voteless_s, now_s) if voteless else math.inf
         anywhere = {one.incarnation.peer for members in ready for one in members}
         for stage, members in enumerate(ready):
             if members:
@@ -82,9 +90,10 @@ class Handover:
             else:  # members that are silent were waited for already
                 since_s = now_s - MISSED_S if members else now_s
                 self._missed_s[stage] = min(self._missed_s.get(stage, since_s), since_s)
-        if len(self._missed_s) != before:
+        if (len(self._missed_s), voteless) != before:
             self._ask_s, self._ask_pause_s = now_s, ASK_AGAIN_S
-        return now_s >= self._ask_s and bool(self._missed(now_s))
+        misses = bool(self._missed(now_s)) or self.is_voteless(now_s)
+        return now_s >= self._ask_s and misses
 
     def question(self, voters: Sequence[Whereabouts], now_s: float) -> tuple[Whereabouts, ...]:
         """Return whom the standbys are asked about: the missed stages' servers first."""
@@ -126,7 +135,9 @@ class Handover:
         `ours`: the peers that this trainer has reached; `theirs`: the standbys by rank, with the
         peers that each has reached; `voters`: those of the head but this trainer's own.
         """
-        if not self._lacking(ours, now_s):
+        unheard = {one for one in voters if one not in ours} if self.is_voteless(now_s) else set()
+        lacking = bool(self._lacking(ours, now_s))
+        if not lacking and not unheard:
             return None
         waits = {trainer for trainer, again_s in self._named.items() if now_s < again_s}
         last = next(reversed(self._named), None)
@@ -141,7 +152,9 @@ class Handover:
                 if self._asked[stage] or stage in self._missed_s
             )
             votes = 1 + sum(peer in reached or peer == trainer for peer in voters)
-            if every_stage and 2 * votes > len(voters) + 1:
+            if not every_stage or 2 * votes <= len(voters) + 1:
+                continue
+            if lacking or not unheard.isdisjoint(reached):
                 return trainer
         return None
 
@@ -191,6 +204,10 @@ class Handover:
             for stage in self._missed(now_s)
             if self._asked[stage] and not any(peer in ours for peer in self._asked[stage])
         ]
+
+    def is_voteless(self, now_s: float) -> bool:
+        """Return whether votes have been lacking for long enough."""
+        return now_s >= self._voteless_s + MISSED_S
 
     def _missed(self, now_s: float) -> list[int]:
         """The stages of which nobody was heard for long enough."""

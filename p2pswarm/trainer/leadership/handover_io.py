@@ -164,8 +164,10 @@ class HandoverIo:
         members = coordination.coordinator.members
         ready = [members.ready(stage) for stage in range(self._stages)]
         here = [m.incarnation for m in members.waiting() if not coordination.silent(m.incarnation)]
-        waiting = {one.peer for one in here}
-        return self._rule.look(ready, coordination.silent, coordination.now_s(), waiting)
+        waiting, leader = {one.peer for one in here}, self._seat.leader
+        voteless = leader is not None and leader.lacks_votes
+        now_s = coordination.now_s()
+        return self._rule.look(ready, coordination.silent, now_s, waiting, voteless=voteless)
 
     async def _ask(self, coordination: CoordinatorIo) -> None:
         """Ask all standbys that may lead, and the missed servers; hand over if one is better.
@@ -183,6 +185,8 @@ class HandoverIo:
         peers = as_far_as_they_fit(self._cards, peers)
         question = AskReachable(self._run, coordination.term, peers)
         missed = self._rule.missed(coordination.now_s())
+        if self._rule.is_voteless(coordination.now_s()):
+            missed += [one for one in known if one not in missed]
         async with asyncio.TaskGroup() as tasks:
             own = [tasks.create_task(self._answers(one, REPLY_S)) for one in missed]
             least = tasks.create_task(asyncio.sleep(OWN_PROBE_S))

@@ -29,6 +29,7 @@ from p2pswarm.run.chain.leader import (
     HEARTBEAT_S,
     PATIENCE,
     RESEND_S,
+    UNDECIDED,
     WITHDRAWAL,
     Attempt,
     Leader,
@@ -329,6 +330,22 @@ def test_whose_votes_a_record_lacks_is_told_once_after_a_while():
     assert seen(leader, VotesMissing) == [VotesMissing((voter("b"), voter("c")))]
     leader.receive(peer("c"), accepted("c", record))
     assert leader.silent == ()
+
+
+def test_a_record_lacks_votes_once_it_was_proposed_again_and_until_it_is_decided():
+    leader = leading()
+    record = commit(leader.head, "a", 2)
+    leader.propose(record)
+    leader.on_deadline(0.0)
+    assert not leader.lacks_votes
+
+    for resend in range(1, UNDECIDED + 1):
+        leader.on_deadline(resend * RESEND_S)
+    assert leader.lacks_votes
+
+    for name in "ab":
+        leader.receive(peer(name), accepted(name, record))
+    assert not leader.lacks_votes
 
 
 def test_of_two_sets_of_voters_only_those_that_lack_a_majority_are_silent():

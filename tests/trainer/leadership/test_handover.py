@@ -88,6 +88,47 @@ def test_a_member_that_waits_here_makes_up_for_no_server_that_is_silent():
     assert rule.successor(peers("f", "w"), theirs, VOTERS, 1.0 + MISSED_S) == Y
 
 
+def voteless(now_s: float = MISSED_S) -> Handover:
+    """Every stage is heard, and the record has waited for votes since 0."""
+    rule = Handover(2)
+    assert not rule.look([FIRST, SECOND], never, 0.0, voteless=True)
+    assert rule.look([FIRST, SECOND], never, now_s, voteless=True)
+    rule.question([where("s"), where("x")], now_s)
+    return rule
+
+
+def test_a_coordinator_without_votes_hands_over_to_a_trainer_that_reaches_another_voter():
+    """The voter x answers with another memory: it is there, and its vote is not."""
+    rule = voteless()
+
+    assert rule.successor(peers("x"), REACHES_ALL, VOTERS, MISSED_S) == X
+
+
+@pytest.mark.parametrize(
+    ("theirs", "why"),
+    [
+        ([(X, peers("f", "x"))], "it does not reach stage 1"),
+        ([(Y, peers("f", "t", "y"))], "it reaches no majority"),
+        ([(X, peers("f", "t", "x"))], "it reaches no voter that we do not"),
+    ],
+)
+def test_a_coordinator_without_votes_goes_on_if_no_other_would_have_more(theirs, why):
+    rule = Handover(2)
+    stages = [FIRST, [*SECOND, member("t", 1)]]
+    for now_s in (0.0, MISSED_S):
+        rule.look(stages, never, now_s, voteless=True)
+    rule.question([where("s"), where("x")], MISSED_S)
+
+    assert rule.successor(peers("x"), theirs, VOTERS, MISSED_S) is None, why
+
+
+def test_votes_that_come_after_a_while_are_no_reason_to_hand_over():
+    rule = voteless()
+    rule.look([FIRST, SECOND], never, MISSED_S, voteless=False)
+
+    assert rule.successor(peers("x"), REACHES_ALL, VOTERS, MISSED_S) is None
+
+
 def test_standbys_are_asked_when_a_stage_was_missed_for_a_while():
     rule = missing()
 
