@@ -28,6 +28,7 @@ INT_GRID = "int-grid"
 """Sums within a stage are whole numbers on a grid (docs/codecs.md)."""
 POWERSGD = "powersgd"
 """Sums within a stage are averaged as two factors of low rank (docs/codecs.md)."""
+RANK_LEAST, RANK_MOST = 4, 32
 CODEC_NAMES = (
     *("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef"),
     *DITHER_NAMES,
@@ -190,7 +191,7 @@ class CodecConfig:
     """Of sums within a stage, or a list with a name for each stage. int-grid: whole numbers on a
     grid, whose sums have the same bits in any order, and so have the weights. powersgd: two
     factors of low rank (docs/codecs.md)."""
-    averaging_rank: Annotated[int, Between(4, 32)] = 8
+    averaging_rank: Annotated[int, Between(RANK_LEAST, RANK_MOST)] = 8
     """Of powersgd: directions of each matrix."""
     exact: bool = True
     """Refuses what no plain loop can compute: a codec with a link's memory, as int8-ef."""
@@ -239,7 +240,8 @@ class CodecConfig:
     def names(self) -> frozenset[str]:
         """All codecs that tensors may have: those that are set, and those of the choice."""
         single = (*self.activation_keys, *self.gradient_keys)
-        names = {self.activation, self.gradient, *self.averagings} - {POWERSGD}
+        names = {self.activation, self.gradient}
+        names.update("raw" if name == POWERSGD else name for name in self.averagings)
         names.update(entry.partition("=")[2] for entry in single)
         if self.choice == "measured":
             names.update(*CODEC_LADDER[: CODEC_LADDER.index(self.coarsest) + 1])

@@ -104,14 +104,29 @@ def row_blocks(shape: Shape) -> list[Span]:
 
 
 def factor_shape(shape: Shape, rank: int) -> Shape | None:
-    """The directions and the columns of a matrix's warm factor; None where a rank does not pay.
+    """The directions and the columns of a matrix's warm factor; None where a rank does not pay."""
+    _, columns = sides(shape)
+    return (rank, columns) if 0 < rank <= greatest_rank(shape) else None
 
-    The last dimensions are columns, and so many of them that rows and columns together are fewest.
-    It pays if both factors together have at most half as many values as the matrix.
+
+def averaged_values(shape: Shape, rank: int) -> int:
+    """The values that a parameter's sum has in low rank: of both factors, or its own."""
+    return rank * sum(sides(shape)) if factor_shape(shape, rank) else math.prod(shape)
+
+
+def greatest_rank(shape: Shape) -> int:
+    """The greatest rank that pays: both factors have at most half as many values as the matrix."""
+    rows, columns = sides(shape)
+    return rows * columns // max(1, 2 * (rows + columns))
+
+
+def sides(shape: Shape) -> tuple[int, int]:
+    """The rows and the columns of a parameter that is read as a matrix; 0 for a vector.
+
+    Of more dimensions the last ones are columns, so many that both sides together are shortest.
     """
     cuts = [(math.prod(shape[:k]), math.prod(shape[k:])) for k in range(1, len(shape))]
-    rows, columns = min(cuts, key=sum, default=(0, 0))
-    return (rank, columns) if 0 < 2 * rank * (rows + columns) <= rows * columns else None
+    return min(cuts, key=sum, default=(0, 0))
 
 
 def flat_layout(

@@ -15,6 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import DTYPES, WholeBlock
 from p2pswarm.models.blocks import (
     averagings_of,
@@ -22,6 +23,7 @@ from p2pswarm.models.blocks import (
     draw_blocks,
     fill_buffers,
     make_blocks,
+    stage_blocks,
 )
 from p2pswarm.models.compute.orthonormal import drawn_directions
 from p2pswarm.models.compute.torch_device import place_for
@@ -36,6 +38,7 @@ from p2pswarm.settings.config import (
     INT_GRID,
     LAST_UPDATE,
     POWERSGD,
+    RANK_LEAST,
     SQUARES,
     RunConfig,
 )
@@ -49,6 +52,7 @@ from p2pswarm.tensors.flat_layout import (
     Span,
     factor_shape,
     flat_layout,
+    greatest_rank,
 )
 from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_hash, piece_spans, root_of
 
@@ -92,6 +96,20 @@ def layout_of(run: RunConfig, numbers: range) -> FlatLayout:
     """Return how the state of the blocks `numbers` lies flat; no memory is made for it."""
     with torch.device("meta"):
         return block_layout(run, numbers, make_blocks(run, numbers))
+
+
+def check_low_rank(run: RunConfig) -> None:
+    """Raise Unusable if the rank of a run pays for no matrix that it would be for."""
+    stages = [s for s in range(run.stages) if run.averaging_of(s) == POWERSGD]
+    layouts = [layout_of(run, stage_blocks(run, stage)) for stage in stages]
+    if not stages or any(layout.factors for layout in layouts):
+        return
+    best = max(greatest_rank(t.shape) for layout in layouts for t in layout.parameters)
+    lower = f"set it to {best} at most, or " if best >= RANK_LEAST else ""
+    raise Unusable(
+        f"codecs.averaging_rank {run.codecs.averaging_rank} would halve the bytes of no matrix "
+        f'that is averaged as powersgd: {lower}set codecs.averaging to "raw"'
+    )
 
 
 def shared_in(run: RunConfig, numbers: range) -> str | None:
