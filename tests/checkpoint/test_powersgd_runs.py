@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from checkpoint.saved_run import CONFIG, SavedRun, corpus, saved_run, virtual
+from checkpoint.test_going_back import done, played, until
 from checkpoint.test_tied_runs import CLIPPED, DEATHS, norms_and_weights, train
 from server.test_powersgd_training import MOMENTS, moment_of
 from server.test_tied_training import named
@@ -14,7 +15,7 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.checkpoint.verification import verify
 from p2pswarm.node.run.resume import check_records, resumed_from
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.trainer.reports.reports import MemberLost, StepDone
+from p2pswarm.trainer.reports.reports import MemberLost, StepDone, WentBack
 
 WITHIN = 1e-11
 LOW = replace(
@@ -110,6 +111,27 @@ def test_a_checkpoint_holds_the_warm_factors_for_any_cut(tmp_path, config, stage
     assert_as_in_a_plain_loop(run, after)
     newest = max(tmp_path.iterdir(), key=lambda path: path.name.split(".step-")[1])
     assert verify(str(newest), lambda _line: None, check_records).ok
+
+
+@pytest.mark.parametrize("delay", [0, pytest.param(1, marks=FULL)])
+@pytest.mark.parametrize("every_steps", [3, pytest.param(100, marks=FULL)])
+def test_a_run_that_goes_back_has_the_factors_of_that_version(tmp_path, every_steps, delay) -> None:
+    config = replace(
+        LOW, stages=2, steps=9, delay=delay, on_stage_lost="rewind", rewind_after_s=20.0
+    )
+
+    async def lost_stage(run):
+        await until(run, done(4))
+        run.kill(run.server_of(1))
+        run.serve(7)
+
+    run = played(tmp_path, lost_stage, config, every_steps)
+
+    assert len(run.seen(WentBack)) == 1
+    _, theirs = norms_and_weights(config)
+    for engine in run.engines.values():
+        for name, ours in named(engine.weights._flat.newest(config.steps)).items():
+            assert (ours - theirs[name]).abs().max() <= WITHIN * theirs[name].abs().max(), name
 
 
 @pytest.mark.parametrize(
