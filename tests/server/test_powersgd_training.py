@@ -208,6 +208,23 @@ def test_who_downloads_a_state_follows_commits_with_both_factors():
     virtual(main)
 
 
+@pytest.mark.parametrize("storage", ["full", "bf16"])
+def test_replicas_have_the_same_bits_in_float32_and_less(storage):
+    model = dataclasses.replace(TIED, dtype="float32")
+    config = in_low_rank(
+        model=model, precision="bf16", weight_storage=storage, optimizer=MUON, stages=2
+    )
+
+    async def main():
+        async with swarm(config) as r:
+            await r.ready_servers(*range(2, 8))
+            for _ in range(3):
+                await r.trainer.whole_step()
+                assert [len(r.digests(stage)) for stage in (0, 1)] == [1, 1]
+
+    virtual(main)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_sum_that_is_not_finite_is_told_and_skipped(value):
     config = in_low_rank(ONE_STAGE, stages=1)
