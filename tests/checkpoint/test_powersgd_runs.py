@@ -64,7 +64,7 @@ def test_servers_that_die_leave_no_trace(tmp_path: Path, config: RunConfig) -> N
 
 
 @pytest.mark.parametrize(
-    "moment", [pytest.param(m, marks=() if m == "between" else FULL) for m in MOMENTS]
+    "moment", [pytest.param(m, marks=() if m == "second part" else FULL) for m in MOMENTS]
 )
 def test_who_dies_in_a_round_of_averaging_leaves_no_trace(tmp_path: Path, moment: str) -> None:
     config = replace(DELAYED, stages=1)

@@ -13,7 +13,7 @@ from server.test_bundle_training import replay_without_one_of
 from server.test_tied_training import MODEL as TIED
 from server.test_tied_training import flats_of, named
 
-from p2pswarm.models.compute.torch_sums import LowRankRounds, TorchSums, _SecondFactors
+from p2pswarm.models.compute.torch_sums import TorchSums, _SecondFactors
 from p2pswarm.settings.config import CodecConfig, RunConfig
 
 STAGES = 3
@@ -83,14 +83,13 @@ def moment_of(work) -> str:
     """Where in two rounds a piece of a server's work is."""
     call = work.func if isinstance(work, partial) else work
     owner, name = getattr(call, "__self__", None), getattr(call, "__name__", "")
-    if isinstance(owner, LowRankRounds):
-        return "between"
     if isinstance(owner, _SecondFactors):
         return f"second {name}"
     return f"first {name}" if isinstance(owner, TorchSums) else ""
 
 
-MOMENTS = ("first part", "first outcome", "between", "second part", "second outcome")
+MOMENTS = ("first part", "first outcome", "second part", "second outcome")
+"""The third is between the rounds: it has all of the first, and nothing of its second is sent."""
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -143,7 +142,7 @@ def test_a_generation_that_is_never_whole_ends_with_the_next():
             held = asyncio.Event()
 
             async def compute(work):
-                if r.trainer.generation == 1 and moment_of(work) == "between":
+                if r.trainer.generation == 1 and moment_of(work) == "second part":
                     await held.wait()
                 return work()
 

@@ -215,23 +215,31 @@ class LowRankRounds:
 
 
 class _SecondFactors(_FactorSums):
-    """The second factors; their outcome is that of the whole gradient."""
+    """The second factors; their outcome is that of the whole gradient.
+
+    What takes time waits until it is asked for: so the round has begun when others send to it.
+    """
 
     def __init__(
         self, low_rank: LowRank, sum_N: Tensor, averaged_F: Tensor, reduced_N: Tensor
     ) -> None:
         self._rules, self._averaged_F, self._gradient_N = low_rank, averaged_F, reduced_N
-        self._lefts = low_rank.left(averaged_F)
+        self._lefts: list[Tensor] | None = None
         second_S = sum_N.new_empty(low_rank.second_length)
-        super().__init__(second_S, lambda out_S: low_rank.second(sum_N, self._lefts, out_S))
+        super().__init__(second_S, lambda out_S: low_rank.second(sum_N, self._left(), out_S))
 
     def outcome(self, key: bytes) -> AveragedGradient:
         """Restore the gradient; its digest and its norm."""
-        self._rules.restore(self._averaged_F, self._lefts, self.reduced_N, self._gradient_N)
+        self._rules.restore(self._averaged_F, self._left(), self.reduced_N, self._gradient_N)
         parts = self._rules.restored(self._gradient_N)
         norm = sum_of_squares([squared_norm(x_N) for x_N in parts])
         digest = keyed_digest(key, [*parts, self._gradient_N[self._rules.parameters.stop :]])
         return AveragedGradient(digest, norm if math.isfinite(norm) else None)
+
+    def _left(self) -> list[Tensor]:
+        if self._lefts is None:
+            self._lefts = self._rules.left(self._averaged_F)
+        return self._lefts
 
 
 def keyed_digest(key: bytes, tensors: Sequence[Tensor]) -> bytes:

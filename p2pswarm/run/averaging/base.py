@@ -78,7 +78,7 @@ class Rounds(Protocol):
         """What is averaged first."""
 
     def second(self) -> Sums:
-        """What is averaged second, once every shard of the first is in place; it blocks.
+        """What is averaged second, once every shard of the first is in place.
 
         Its outcome is that of the whole gradient.
         """

@@ -45,7 +45,6 @@ class StageAveraging:
         """As `Averaging`."""
         given = rpc, tensors, compute, find, tasks
         settings = settings or AveragingSettings()
-        self._compute = compute
         self._rest = Averaging(*given, settings)
         self._tied = Averaging(*given, replace(settings, tied=True))
         self._second = Averaging(*given, replace(settings, second=True))
@@ -88,11 +87,10 @@ class StageAveraging:
         if (rounds := sums.rounds()) is None:
             return await self._rest.average(order, sums, links)
         first = await self._rest.average(order, rounds.first, links)
-        second = await self._compute(rounds.second)
         turn = RoundId(order.step, order.generation)
         if turn < self._newest:
             raise NotServing(f"a newer averaging took the place of {turn}")
-        return followed(first, await self._second.average(order, second, links))
+        return followed(first, await self._second.average(order, rounds.second(), links))
 
 
 def tied_order(order: Reduce, tied: TiedGroup) -> Reduce:
