@@ -21,6 +21,7 @@ to the same bits in any order. Then the weights have to be the same bits, too. S
     python bench/exactness.py --kill-every 5 --json exactness.json
     python bench/exactness.py --trainers 2 --kill-every 7 --kill-trainer-every 10 --steps 60
     python bench/exactness.py --dtype float32 --averaging int-grid --forward dither6
+    python bench/exactness.py --averaging powersgd --kill-every 5
     python bench/exactness.py --delay 1 --optimizer muon --kill-every 7
     python bench/exactness.py --device cuda --kill-every 5    # all servers on one GPU
 """
@@ -354,6 +355,7 @@ def main() -> int:
             codec=options.forward,
             backward=options.backward,
             averaging=options.averaging,
+            averaging_rank=options.averaging_rank,
             boundary=options.boundary,
             delay=options.delay,
             spot_check_share=options.spot_checks,
@@ -427,7 +429,10 @@ def _options() -> argparse.Namespace:
     kind.add_argument("--tied", action="store_true", help="embedding and head are one tensor")
     parser.add_argument("--forward", "--codec", default="raw", help="the codec of activations")
     parser.add_argument("--backward", default="", help="of gradients; else as forward")
-    parser.add_argument("--averaging", default="raw", help="of sums within a stage")
+    parser.add_argument(
+        "--averaging", default="raw", help="of sums within a stage, or as raw,powersgd of each"
+    )
+    parser.add_argument("--averaging-rank", type=int, default=8, help="of powersgd")
     parser.add_argument("--replicas", type=int, default=REPLICAS, help="servers of each stage")
     parser.add_argument("--boundary", default="none", help="modules at the cut")
     parser.add_argument("--delay", type=int, default=0, help="steps, with the correction")

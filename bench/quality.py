@@ -3,13 +3,14 @@
 All see the same microbatches from the same first weights, and each is evaluated on held-out text
 with its codecs on. The first has none; `bf16`, which loses next to nothing, says how far apart two
 runs come by chance. A way is FORWARD/BACKWARD, one codec for both, and with "+" modules as
-projector:64 or int-grid for the sums: "projector:64+int8/dither4". Without options the rows of
-docs/figures.md are trained.
+projector:64, or for the sums int-grid or powersgd:8: "projector:64+int8/dither4". Without options
+the rows of docs/figures.md are trained.
 
     python bench/quality.py [--steps 1000] [--d-model 256] [--optimizer muon] [--json FILE]
     python bench/quality.py --forward dither6 --backward dither3 --json FILE
     python bench/quality.py --boundary projector --boundary-width 64 --forward int8 --json FILE
     python bench/quality.py --forward raw --delay 1    # what a delay costs
+    python bench/quality.py --ways raw+powersgd:8 raw+int-grid
 """
 
 import argparse
@@ -23,7 +24,7 @@ from side_by_side import base_run, parser_of, train_side_by_side
 from swarm_processes import STANDARD_LIBRARY
 
 from p2pswarm.models.compute.bundle_spec import engine_bundles
-from p2pswarm.settings.config import BOUNDARY_NAMES, CodecConfig, RunConfig
+from p2pswarm.settings.config import BOUNDARY_NAMES, POWERSGD, CodecConfig, RunConfig
 from p2pswarm.tensors.codecs.registry import encode
 
 RAW, GRID = "raw", "int-grid"
@@ -41,17 +42,24 @@ WAYS = (
 
 def with_way(run: RunConfig, way: str) -> RunConfig:
     """The run with the codecs, modules and sums of a way."""
-    model, pair, averaging = run.model, RAW, RAW
+    model, pair, averaging, rank = run.model, RAW, RAW, CodecConfig().averaging_rank
     for part in way.split("+"):
         name, _, width = part.partition(":")
         if name in BOUNDARY_NAMES:
             model = dataclasses.replace(model, boundary=name, boundary_width=int(width or 0))
+        elif name == POWERSGD:
+            averaging, rank = name, int(width or rank)
         elif part == GRID:
             averaging = part
         else:
             pair = part
     forward, _, backward = pair.partition("/")
-    codecs = CodecConfig(activation=forward, gradient=backward or forward, averaging=averaging)
+    codecs = CodecConfig(
+        activation=forward,
+        gradient=backward or forward,
+        averaging=averaging,
+        averaging_rank=rank,
+    )
     return dataclasses.replace(run, model=model, codecs=codecs)
 
 
@@ -114,7 +122,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--forward", default="", help="the codec of activations, instead of all")
     parser.add_argument("--backward", default="", help="of gradients; else as forward")
-    parser.add_argument("--averaging", default=RAW, choices=(RAW, GRID), help="of sums")
+    parser.add_argument("--averaging", default=RAW, choices=(RAW, GRID, POWERSGD), help="of sums")
     parser.add_argument("--boundary", default="", choices=BOUNDARY_NAMES, help="modules at cuts")
     parser.add_argument("--boundary-width", type=int, default=0, help="0: a quarter of d_model")
     parser.add_argument("--ways", nargs="+", default=WAYS, help="to train beside raw")
@@ -151,7 +159,7 @@ def _alone(options: argparse.Namespace) -> str:
     pair = options.forward or RAW
     parts = [f"{options.boundary}:{options.boundary_width}"] if options.boundary else []
     parts.append(f"{pair}/{options.backward or pair}")
-    return "+".join([*parts, GRID] if options.averaging == GRID else parts)
+    return "+".join([*parts, options.averaging] if options.averaging != RAW else parts)
 
 
 if __name__ == "__main__":

@@ -97,7 +97,8 @@ class Run:
     backward: str = ""
     """The codec of gradients; empty: as of activations."""
     averaging: str = "raw"
-    """The codec of sums within a stage."""
+    """How sums within a stage are averaged; names with commas between them: of each stage."""
+    averaging_rank: int = 8
     boundary: str = "none"
     """Modules at cuts."""
     boundary_width: int = 0
@@ -111,7 +112,9 @@ class Run:
     data: Path = STANDARD_LIBRARY
 
     def _codecs(self) -> str:
-        averaging = f"averaging = {json.dumps(self.averaging)}\n"
+        names = self.averaging.split(",")
+        averaging = f"averaging = {json.dumps(names if len(names) > 1 else self.averaging)}\n"
+        averaging += f"averaging_rank = {self.averaging_rank}\n"
         if self.choice == "measured":
             coarsest = 'coarsest = ["dither4", "dither3"]\nlast_boundary = "dither4"'
             return f'choice = "measured"\n{coarsest}\n{averaging}'

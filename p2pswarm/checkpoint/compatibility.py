@@ -2,7 +2,8 @@
 
 The cut into stages, the codecs and the number of servers may differ. The model, the optimizer, the
 batch, the seed and the text may not. Nor may the cut, if the model has modules there. With a delay
-sums on a grid need what a state has only in a run with such.
+sums on a grid need what a state has only in a run with such. A state of sums in low rank has warm
+factors of the matrices of some stages, with some rank, so all that says which and how many stays.
 
 Errors:  OtherCheckpoint, which names the first difference and the remedy; BadCheckpoint for a
          configuration that is no configuration.
@@ -16,7 +17,7 @@ from p2pswarm.base.errors import OtherCheckpoint
 from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.checkpoint_manifest import SignedManifest
 from p2pswarm.run.schedule import learning_rate
-from p2pswarm.settings.config import FORMER_SQUARES, RunConfig
+from p2pswarm.settings.config import FORMER_SQUARES, POWERSGD, RunConfig
 
 SAME_RUN = ("seed", "emulated", "precision", "weight_storage", "delay", "delay_correction")
 NOT_BITS = ("hub",)  # of the model: where first weights lay; a checkpoint has later ones
@@ -74,6 +75,11 @@ def differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
     pairs += [(f"batch.{n}", getattr(there.batch, n), getattr(here.batch, n)) for n in SAME_BATCH]
     if FORMER_SQUARES in here.state and FORMER_SQUARES not in there.state:
         pairs.append(("codecs.averaging", there.codecs.averaging, here.codecs.averaging))
+    if POWERSGD in there.codecs.averagings + here.codecs.averagings:
+        pairs += [
+            (f"codecs.{name}", getattr(there.codecs, name), getattr(here.codecs, name))
+            for name in ("averaging", "averaging_rank")
+        ]
     if here.optimizer.decay_steps == 0 and here.optimizer.schedule != "constant":
         # the schedule then ends with the run
         pairs.append(("steps", there.steps, here.steps))
@@ -83,6 +89,11 @@ def differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
         if one != other
     )
     one, other = _cut_text(there), _cut_text(here)
+    if POWERSGD in here.codecs.averagings and len(here.codecs.averagings) > 1 and one != other:
+        yield (
+            f"run.codecs.averaging has names for single stages, {one} in the checkpoint and "
+            f"{other} here"
+        )
     if here.model.boundary != "none" and one != other:
         yield (
             f"run.model.boundary has modules where the run is cut, {one} in the checkpoint and "
@@ -96,6 +107,8 @@ def _cut_text(run: RunConfig) -> str:
 
 
 def _shown(value: object) -> object:
+    if isinstance(value, tuple):
+        return list(value)
     return "not set" if value in ("", None) else value
 
 

@@ -22,7 +22,7 @@ from p2pswarm.base.errors import BadCheckpoint, one_line
 from p2pswarm.checkpoint.checkpoint_manifest import SavedStage
 from p2pswarm.checkpoint.digests import FileDigest, StateHasher
 from p2pswarm.checkpoint.store import CheckpointStore
-from p2pswarm.settings.config import STATE_KINDS
+from p2pswarm.settings.config import FACTOR, STATE_KINDS
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, STATE_TENSORS, FlatLayout, Shape, flat_layout
 
 REASON_CHARS_MAX = 60  # of what JSON says, beside the file's name
@@ -299,7 +299,9 @@ def check_stage(reader: PieceReader, stage: SavedStage) -> None:
 def block_of(name: str) -> int | None:
     """The number of the block that a parameter belongs to: blocks.NUMBER.PARAMETER.
 
-    None for a model that has names of its own, such as model.layers.3.mlp.up_proj.weight.
+    None for a model that has names of its own, such as model.layers.3.mlp.up_proj.weight. A warm
+    factor belongs where its matrix does.
     """
+    name = name.removeprefix(FACTOR)
     number = name.split(".")[1] if name.startswith("blocks.") else ""
     return int(number) if number.isascii() and number.isdigit() else None

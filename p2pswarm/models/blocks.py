@@ -54,6 +54,13 @@ def block_costs(model: ModelConfig) -> tuple[float, ...]:
     return _costs(family(model.family, model.package), model)
 
 
+def averagings_of(run: RunConfig, numbers: range) -> tuple[str, ...]:
+    """How the sums of each of the blocks `numbers` are averaged, by the stage that it is in."""
+    if len(set(run.codecs.averagings)) == 1:
+        return (run.averaging_of(0),) * len(numbers)
+    return _averagings(run)[numbers.start : numbers.stop]
+
+
 def make_blocks(run: RunConfig, numbers: range) -> list[nn.Module]:
     """The blocks `numbers` of the model on torch's current device, without first weights."""
     dtype = DTYPES[run.model.dtype]
@@ -133,6 +140,12 @@ def _require_values(number: int, block: nn.Module) -> None:
             owner = block.get_submodule(name.rpartition(".")[0])
             drawing = f"reset_parameters() of {type(owner).__name__}"
         raise Unusable(f"{what} {name} a first value: fill it in {drawing}")
+
+
+@lru_cache(maxsize=COSTS_KEPT)
+def _averagings(run: RunConfig) -> tuple[str, ...]:
+    stages = range(run.stages)
+    return tuple(run.averaging_of(stage) for stage in stages for _ in stage_blocks(run, stage))
 
 
 @lru_cache(maxsize=COSTS_KEPT)

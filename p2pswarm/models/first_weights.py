@@ -196,6 +196,13 @@ class PortableDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return f"{self._tag}:{name}"
 
 
+def standard_normals(key: bytes, count: int) -> Floats:
+    """So many standard normals of a key of 16 bytes."""
+    generator = np.random.Philox(key=int.from_bytes(key))
+    sizes = [min(CHUNK, count - start) for start in range(0, count, CHUNK)]
+    return np.concatenate([normals(_between_0_and_1(generator, size)) for size in sizes])
+
+
 def normals(p: Floats) -> Floats:
     """The standard normals that are greater than a standard normal with probability `p`."""
     centered = p - 0.5

@@ -45,12 +45,13 @@ PAIRS = (*("/".join(rung) for rung in CODEC_LADDER[1:]), "nvfp4/nvfp4-eden", "mx
 CODEC_CHOICES = (*(codec.name for codec in CODECS), *PAIRS)
 
 GRID = WireCodec("int-grid", 0.8, 6e7)
-"""Of sums within a stage alone (docs/codecs.md)."""
+FACTORS = WireCodec("powersgd", 4.0, float("inf"))
+"""Of sums within a stage alone (docs/codecs.md). `FACTORS` is of values that factors have."""
 
 
 def codec_of(name: str) -> WireCodec:
     """The codec of this name, or the mean of a pair as "int8/dither4"; Unusable if unknown."""
-    known = {codec.name: codec for codec in (*CODECS, GRID)}
+    known = {codec.name: codec for codec in (*CODECS, GRID, FACTORS)}
     forward, _, backward = name.partition("/")
     up, down = known.get(forward), known.get(backward or forward)
     if up is None or down is None:

@@ -26,6 +26,9 @@ NEAREST_FP4_NAMES = ("nvfp4", "mxfp4")
 FP4_NAMES = (*NEAREST_FP4_NAMES, "nvfp4-eden")
 INT_GRID = "int-grid"
 """Sums within a stage are whole numbers on a grid (docs/codecs.md)."""
+POWERSGD = "powersgd"
+"""Sums within a stage are averaged as two factors of low rank (docs/codecs.md)."""
+RANK_LEAST, RANK_MOST = 4, 32
 CODEC_NAMES = (
     *("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef"),
     *DITHER_NAMES,
@@ -40,6 +43,8 @@ STATE_KINDS = ("", "exp_avg.", SQUARES, AVERAGE, FORMER, LAST_UPDATE, FORMER_SQU
 weights, torch's names for moments. The others are there if the run has them: an average of the
 weights; with a delay the weights of the version before, the last update, and the second moments of
 the version before, where sums are on a grid (docs/delay.md)."""
+FACTOR = "factor."
+"""What stands before a matrix's name where a state has its warm factor (docs/codecs.md)."""
 CODEC_KEYS_MAX = 16  # as many as a bundle has keys
 CODEC_LADDER = (
     ("bf16", "bf16"),
@@ -70,7 +75,8 @@ SCHEDULE = OneOf("cosine", "linear", "warmup-stable-decay", "constant")
 ANY_CODEC = OneOf(*(name for name in CODEC_NAMES if name != INT_GRID))
 ACTIVATION_CODEC = OneOf(*(name for name in ANY_CODEC.choices if name not in LINKED_CODEC_NAMES))
 AVERAGING_CODEC = OneOf(
-    *(name for name in ACTIVATION_CODEC.choices if name not in DITHER_NAMES + FP4_NAMES), INT_GRID
+    *(name for name in ACTIVATION_CODEC.choices if name not in DITHER_NAMES + FP4_NAMES),
+    *(INT_GRID, POWERSGD),
 )
 Share = Annotated[float, Between(0.0, 1.0)]
 Count = Annotated[int, Between(1, 65_536)]
@@ -181,9 +187,12 @@ class CodecConfig:
 
     activation: Annotated[str, ACTIVATION_CODEC] = "bf16"
     gradient: Annotated[str, ANY_CODEC] = "bf16"
-    averaging: Annotated[str, AVERAGING_CODEC] = "raw"
-    """Of sums within a stage. int-grid: whole numbers on a grid, whose sums have the same bits in
-    any order, and so have the weights (docs/codecs.md)."""
+    averaging: Annotated[str, AVERAGING_CODEC] | tuple[Annotated[str, AVERAGING_CODEC], ...] = "raw"
+    """Of sums within a stage, or a list with a name for each stage. int-grid: whole numbers on a
+    grid, whose sums have the same bits in any order, and so have the weights. powersgd: two
+    factors of low rank (docs/codecs.md)."""
+    averaging_rank: Annotated[int, Between(RANK_LEAST, RANK_MOST)] = 8
+    """Of powersgd: directions of each matrix."""
     exact: bool = True
     """Refuses what no plain loop can compute: a codec with a link's memory, as int8-ef."""
     activation_keys: tuple[str, ...] = ()
@@ -223,10 +232,16 @@ class CodecConfig:
             )
 
     @property
+    def averagings(self) -> tuple[str, ...]:
+        """The name of each stage, or one for all of them."""
+        return (self.averaging,) if isinstance(self.averaging, str) else self.averaging
+
+    @property
     def names(self) -> frozenset[str]:
         """All codecs that tensors may have: those that are set, and those of the choice."""
         single = (*self.activation_keys, *self.gradient_keys)
-        names = {self.activation, self.gradient, self.averaging}
+        names = {self.activation, self.gradient}
+        names.update("raw" if name == POWERSGD else name for name in self.averagings)
         names.update(entry.partition("=")[2] for entry in single)
         if self.choice == "measured":
             names.update(*CODEC_LADDER[: CODEC_LADDER.index(self.coarsest) + 1])
@@ -312,6 +327,11 @@ class RunConfig:
         """The two stages that have the tied tensor in common; None if no two have."""
         return (0, self.stages - 1) if self.model.tie and self.stages > 1 else None
 
+    def averaging_of(self, stage: int) -> str:
+        """How the sums of a stage are averaged."""
+        names = self.codecs.averagings
+        return names[stage] if len(names) > 1 else names[0]
+
     @property
     def state(self) -> dict[str, str]:
         """The tensors of a stage's state, as `STATE_KINDS` names them, and their dtypes."""
@@ -324,7 +344,7 @@ class RunConfig:
             state[FORMER] = weights
             if self.delay_correction:
                 state[LAST_UPDATE] = wide
-            if self.codecs.averaging == INT_GRID:
+            if INT_GRID in self.codecs.averagings:
                 state[FORMER_SQUARES] = wide
         return state
 
@@ -353,6 +373,7 @@ class RunConfig:
                 "precision to bf16, too, or weight_storage to full"
             )
         self._check_delay()
+        self._check_averaging()
         if self.model.boundary != "none" and self.start == "pretrained":
             raise ValueError(
                 f'model.boundary "{self.model.boundary}" spoils pretrained weights: they know no '
@@ -381,6 +402,25 @@ class RunConfig:
             raise ValueError(
                 "delay 1 overlaps a step's microbatches with the end of the step before, and "
                 "batch.microbatches is 1: set it to 2 or more, or delay to 0"
+            )
+
+    def _check_averaging(self) -> None:
+        """Refuse a list that does not fit the stages, and what a rehearsal cannot add up."""
+        codecs, names = self.codecs, self.codecs.averagings
+        if not isinstance(codecs.averaging, str) and len(names) != self.stages:
+            raise ValueError(
+                f"codecs.averaging has {len(names)} names for {self.stages} stages: one for each, "
+                "or a name alone for all"
+            )
+        if (ends := self.tied_ends) and len({self.averaging_of(end) for end in ends}) > 1:
+            raise ValueError(
+                "model.tie has one tensor in the first and the last stage, which average it "
+                "together: give both the same name in codecs.averaging"
+            )
+        if self.emulated and POWERSGD in names:
+            raise ValueError(
+                "a rehearsal's gradients are single ones, of which no few directions are worth "
+                'anything: set codecs.averaging to "raw"'
             )
 
 

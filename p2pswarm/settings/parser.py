@@ -44,8 +44,8 @@ from p2pswarm.settings.limits import (
 from p2pswarm.settings.names import unknown
 from p2pswarm.settings.train_config import TrainConfig
 
-RUN_VERSION = 9  # rises when a manifest's meaning, a run's arithmetic or its messages change
-STORED_VERSIONS = RUN_VERSION, 8, 7, 6, 5  # of files; the arithmetic is the same since 5
+RUN_VERSION = 10  # rises when a manifest's meaning, a run's arithmetic or its messages change
+STORED_VERSIONS = RUN_VERSION, 9, 8, 7, 6, 5  # of files; the arithmetic is the same since 5
 NEWER_SETTINGS = {
     "strangers": 7,
     "codecs.exact": 8,
@@ -54,6 +54,7 @@ NEWER_SETTINGS = {
     "codecs.last_boundary": 8,
     "delay": 9,
     "delay_correction": 9,
+    "codecs.averaging_rank": 10,
 }
 """Settings of a run, and the version that they came with."""
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
@@ -285,7 +286,7 @@ def _convert(hint: Any, value: object, key: str, base: Path) -> object:
     if typing.get_origin(hint) is typing.Annotated:
         hint, limit = typing.get_args(hint)[:2]
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        return _convert_optional(hint, value, key, base)
+        return _convert_union(hint, value, key, base)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _build(hint, value, key, base)
     if typing.get_origin(hint) is tuple:
@@ -296,9 +297,11 @@ def _convert(hint: Any, value: object, key: str, base: Path) -> object:
     return _convert_scalar(hint, limit, value, key)
 
 
-def _convert_optional(hint: Any, value: object, key: str, base: Path) -> object:
-    of = next(arm for arm in typing.get_args(hint) if arm is not types.NoneType)
-    if value is None:
+def _convert_union(hint: Any, value: object, key: str, base: Path) -> object:
+    arms = [arm for arm in typing.get_args(hint) if arm is not types.NoneType]
+    lists = [arm for arm in arms if typing.get_origin(arm) is tuple]
+    of = lists[0] if lists and isinstance(value, list) else arms[0]
+    if value is None and len(arms) < len(typing.get_args(hint)):
         return None
     if of is Path:
         text = str(_convert_scalar(str, None, value, key))

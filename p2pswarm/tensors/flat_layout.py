@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from p2pswarm.settings.config import STATE_KINDS
+from p2pswarm.settings.config import FACTOR, STATE_KINDS
 
 ALIGN = 16  # elements: 64 bytes of float32, a cache line
 STATE_TENSORS = 3  # weights, first and second moments
@@ -44,6 +44,9 @@ class FlatLayout:
     An optimizer that works on matrices takes *row blocks* of them, each of which lies in one piece
     of the state: so every piece can follow a commit alone (docs/optimizers.md). They depend on a
     matrix's shape alone, not on its place, or another cut into stages would train other weights.
+
+    Behind the parameters lie the *factors* of matrices whose sums are averaged in low rank, named
+    by `FACTOR` and their matrix. Of a factor only the first moments are in use (docs/codecs.md).
     """
 
     dtypes: tuple[str, ...]
@@ -53,6 +56,22 @@ class FlatLayout:
     """Elements of a buffer, gaps included: N."""
     kinds: tuple[str, ...]
     """The buffers of the state: of `STATE_KINDS`."""
+
+    @property
+    def parameters(self) -> tuple[FlatTensor, ...]:
+        """All but the factors."""
+        return tuple(tensor for tensor in self.tensors if not tensor.name.startswith(FACTOR))
+
+    @property
+    def factors(self) -> dict[str, FlatTensor]:
+        """The factors, by the names of their matrices."""
+        named = (tensor for tensor in self.tensors if tensor.name.startswith(FACTOR))
+        return {tensor.name.removeprefix(FACTOR): tensor for tensor in named}
+
+    @property
+    def factors_start(self) -> int:
+        """The first element behind the parameters."""
+        return min((tensor.start for tensor in self.factors.values()), default=self.length)
 
     @property
     def item_bytes(self) -> tuple[int, ...]:
@@ -82,6 +101,32 @@ def row_blocks(shape: Shape) -> list[Span]:
     count = -(-rows // (ROW_BLOCK_VALUES // columns))
     edges = [rows * k // count * columns for k in range(count + 1)]
     return list(itertools.pairwise(edges))
+
+
+def factor_shape(shape: Shape, rank: int) -> Shape | None:
+    """The directions and the columns of a matrix's warm factor; None where a rank does not pay."""
+    _, columns = sides(shape)
+    return (rank, columns) if 0 < rank <= greatest_rank(shape) else None
+
+
+def averaged_values(shape: Shape, rank: int) -> int:
+    """The values that a parameter's sum has in low rank: of both factors, or its own."""
+    return rank * sum(sides(shape)) if factor_shape(shape, rank) else math.prod(shape)
+
+
+def greatest_rank(shape: Shape) -> int:
+    """The greatest rank that pays: both factors have at most half as many values as the matrix."""
+    rows, columns = sides(shape)
+    return rows * columns // max(1, 2 * (rows + columns))
+
+
+def sides(shape: Shape) -> tuple[int, int]:
+    """The rows and the columns of a parameter that is read as a matrix; 0 for a vector.
+
+    Of more dimensions the last ones are columns, so many that both sides together are shortest.
+    """
+    cuts = [(math.prod(shape[:k]), math.prod(shape[k:])) for k in range(1, len(shape))]
+    return min(cuts, key=sum, default=(0, 0))
 
 
 def flat_layout(

@@ -81,6 +81,28 @@ def test_with_a_delay_sums_come_on_a_grid_only_where_the_state_has_it():
         check(of_raw, Wanted(config=grid))
 
 
+def test_factors_of_low_rank_hold_rank_and_names_and_with_a_list_the_cut():
+    low = dataclasses.replace(RUN, codecs=CodecConfig(averaging="powersgd"))
+    each = dataclasses.replace(RUN, codecs=CodecConfig(averaging=("powersgd", "raw")))
+    of_low, of_each = (
+        SignedManifest(manifest_of(stages(), run=run), TRAINER.peer_id) for run in (low, each)
+    )
+
+    check(of_low, Wanted(config=dataclasses.replace(low, stages=1)))
+    check(of_each, Wanted(config=each))
+
+    rank = dataclasses.replace(low, codecs=CodecConfig(averaging="powersgd", averaging_rank=4))
+    cut = dataclasses.replace(each, cut=(1, 3))
+    for signed, other, told in (
+        (of_low, RUN, r"codecs.averaging is powersgd in the checkpoint and raw here"),
+        (of_low, each, r"powersgd in the checkpoint and \['powersgd', 'raw'\] here"),
+        (of_low, rank, r"codecs.averaging_rank is 8 in the checkpoint and 4 here"),
+        (of_each, cut, r"averaging has names for single stages, 2 stages in .* \[1, 3\] here"),
+    ):
+        with pytest.raises(OtherCheckpoint, match=told):
+            check(signed, Wanted(config=other))
+
+
 def test_a_constant_rate_holds_no_length():
     run = replaced("optimizer", decay_steps=0, schedule="constant")
     signed = SignedManifest(manifest_of(stages(), run=run), TRAINER.peer_id)

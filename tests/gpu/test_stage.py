@@ -9,6 +9,7 @@ import torch
 from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.models.compute.base import BackwardSpec, Update
 from p2pswarm.models.compute.flat_parameters import FlatParameters, piece_hashes
+from p2pswarm.models.compute.low_rank import low_rank_of
 from p2pswarm.models.compute.optimizer import AdamW
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.rounding.gradient_grid import GradientGrid, Leaf
@@ -71,6 +72,23 @@ def test_gradients_are_rounded_to_the_same_grid_on_every_device():
         sums.append(flat.sum_N.cpu())
 
     assert torch.equal(sums[0].view(torch.int32), sums[1].view(torch.int32))
+
+
+def test_factors_make_the_same_gradient_on_every_device():
+    run = replace(RUN, codecs=CodecConfig(averaging="powersgd"))
+    found = []
+    for device in DEVICES:
+        flat = FlatParameters(run, range(5), device)
+        flat.draw()
+        rules = low_rank_of(run, flat.layout, flat.exp_avg_N)
+        first, second = (
+            gradient(length, length).to(device)
+            for length in (rules.first_length, rules.second_length)
+        )
+        rules.restore(first, rules.left(first), second, flat.sum_N)
+        found.append(flat.sum_N.cpu())
+
+    assert torch.equal(found[0].view(torch.int32), found[1].view(torch.int32))
 
 
 @pytest.mark.parametrize("storage", ["full", "bf16"])

@@ -250,7 +250,49 @@ def test_all_codecs_of_a_run_are_named():
     assert config.CodecConfig().names == {"bf16", "raw"}
     single = config.CodecConfig(averaging="int-grid", gradient_keys=("a=int8",))
     assert single.names == {"bf16", "int-grid", "int8"}
+    low = config.CodecConfig(averaging=("powersgd", "int-grid", "powersgd"))
+    assert low.names == {"bf16", "raw", "int-grid"}
     assert config.CodecConfig(choice="measured").names >= {"bf16", "int8", "dither4", "dither3"}
+
+
+def test_sums_are_averaged_in_one_way_or_in_one_for_each_stage(written):
+    one = settings.load(written("[run.codecs]\naveraging = 'powersgd'\naveraging_rank = 16")).run
+    each = settings.load(
+        written("[run]\nstages = 3\n[run.codecs]\naveraging = ['raw', 'powersgd', 'int-grid']")
+    ).run
+
+    assert [one.averaging_of(stage) for stage in (0, 1)] == ["powersgd", "powersgd"]
+    assert [each.averaging_of(stage) for stage in (0, 1, 2)] == ["raw", "powersgd", "int-grid"]
+    assert settings.run_from_json(settings.run_to_json(each)) == each
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("averaging = 'powersg'", "averaging is one of raw, fp16, bf16, int8, planes-zstd, int-"),
+        ("averaging = 3", "run.codecs.averaging is one of raw"),
+        ("averaging = ['raw', 'dither4']", "averaging[1] is one of raw"),
+        ("averaging = ['powersgd']", "codecs.averaging has 1 names for 2 stages: one for each"),
+        ("averaging = []", "codecs.averaging has 0 names for 2 stages: one for each"),
+        ("averaging_rank = 3", "averaging_rank is a whole number from 4 to 32, not 3"),
+        ("averaging_rank = 33", "averaging_rank is a whole number from 4 to 32, not 33"),
+        (
+            "averaging = ['powersgd', 'raw']\n[run.model]\ntie = true",
+            "model.tie has one tensor in the first and the last stage, which average it together",
+        ),
+    ],
+)
+def test_what_no_stage_can_average_is_refused_in_one_line(written, text, part):
+    with pytest.raises(Unusable) as refusal:
+        settings.load(written(f"[run.codecs]\n{text}"))
+
+    assert part in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_rehearsal_has_no_directions():
+    with pytest.raises(ValueError, match=r"a rehearsal.* set codecs.averaging to .raw."):
+        config.RunConfig(emulated=True, codecs=config.CodecConfig(averaging="powersgd"))
 
 
 @pytest.mark.parametrize("name", config.NEAREST_FP4_NAMES)

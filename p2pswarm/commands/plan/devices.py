@@ -12,13 +12,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import check_target, write_answer, write_target, write_text
 from p2pswarm.commands.arguments import say, toml
 from p2pswarm.commands.picture import picture
-from p2pswarm.models.blocks import block_costs, make_blocks
+from p2pswarm.models.blocks import averagings_of, block_costs, make_blocks
 from p2pswarm.models.model_source import resolved
+from p2pswarm.models.weight_tying import tied_in
 from p2pswarm.plan.codec_costs import codec_of
 from p2pswarm.plan.device_file import DeviceFile, PlanOptions, fleet_of
 from p2pswarm.plan.fleet import DeviceFleet, WorkLoad
@@ -32,9 +34,9 @@ from p2pswarm.plan.pipeline_search import (
     search_pipelined,
 )
 from p2pswarm.run.schedule import delay_cost
-from p2pswarm.settings.config import HF, RunConfig
+from p2pswarm.settings.config import HF, POWERSGD, RunConfig
 from p2pswarm.settings.parser import from_values, read_table
-from p2pswarm.tensors.flat_layout import ITEM_BYTES
+from p2pswarm.tensors.flat_layout import ITEM_BYTES, averaged_values
 
 PACE = "#c0392b"
 KINDS = ("#1f5f99", "#4c8c4a", "#d08c2f", "#7b5ea7", "#9db8d2", "#a3623a", "#5a9e9a", "#888888")
@@ -166,12 +168,26 @@ def load_of(run: RunConfig, options: PlanOptions) -> WorkLoad:
         values_k=np.array(values, dtype=np.float64),
         boundary_values=float(tokens * run.model.crossing_width),
         codec=codec_of(options.codecs[0]),
-        averaging_bytes_per_value=codec_of(run.codecs.averaging).bytes_per_value,
+        averaging_bytes_per_value=averaging_bytes_per_value(run, blocks),
         held_bytes_per_value=held_bytes_per_value(run),
         working_bytes=options.working_gib * 2.0**30,
         averaging_overlaps=options.averaging_overlaps or run.delay > 0,
         tied_values=float(sum(values) - once),
     )
+
+
+def averaging_bytes_per_value(run: RunConfig, blocks: Sequence[nn.Module]) -> float:
+    """The bytes of a sum within a stage for each parameter, in the mean of all `blocks`."""
+    values, sent_bytes = 0, 0.0
+    for name, block in zip(averagings_of(run, range(len(blocks))), blocks, strict=True):
+        tied = block.get_parameter(ends[0]) if (ends := tied_in(block)) else None
+        for parameter in block.parameters():
+            count = parameter.numel()
+            values += count
+            if name == POWERSGD and parameter is not tied:
+                count = averaged_values(tuple(parameter.shape), run.codecs.averaging_rank)
+            sent_bytes += count * codec_of(name).bytes_per_value
+    return sent_bytes / max(1, values)
 
 
 def held_bytes_per_value(run: RunConfig) -> float:

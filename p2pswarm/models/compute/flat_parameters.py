@@ -15,25 +15,45 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import DTYPES, WholeBlock
-from p2pswarm.models.blocks import block_count, draw_blocks, fill_buffers, make_blocks
+from p2pswarm.models.blocks import (
+    averagings_of,
+    block_count,
+    draw_blocks,
+    fill_buffers,
+    make_blocks,
+    stage_blocks,
+)
+from p2pswarm.models.compute.orthonormal import drawn_directions
 from p2pswarm.models.compute.torch_device import place_for
 from p2pswarm.models.rounding.stochastic_round import ChanceRounding
 from p2pswarm.models.weight_tying import shared_name, tied_in
 from p2pswarm.run.averaging.shards import Span as Shared
 from p2pswarm.settings.config import (
     AVERAGE,
+    FACTOR,
     FORMER,
     FORMER_SQUARES,
     INT_GRID,
     LAST_UPDATE,
+    POWERSGD,
+    RANK_LEAST,
     SQUARES,
     RunConfig,
 )
 from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.codecs.cuda_device import streams_of, wait_for
 from p2pswarm.tensors.codecs.tensor_pool import on_host
-from p2pswarm.tensors.flat_layout import FlatLayout, Shape, Span, flat_layout
+from p2pswarm.tensors.flat_layout import (
+    FlatLayout,
+    FlatTensor,
+    Shape,
+    Span,
+    factor_shape,
+    flat_layout,
+    greatest_rank,
+)
 from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_hash, piece_spans, root_of
 
 T = TypeVar("T")
@@ -76,6 +96,20 @@ def layout_of(run: RunConfig, numbers: range) -> FlatLayout:
     """Return how the state of the blocks `numbers` lies flat; no memory is made for it."""
     with torch.device("meta"):
         return block_layout(run, numbers, make_blocks(run, numbers))
+
+
+def check_low_rank(run: RunConfig) -> None:
+    """Raise Unusable if the rank of a run pays for no matrix that it would be for."""
+    stages = [s for s in range(run.stages) if run.averaging_of(s) == POWERSGD]
+    layouts = [layout_of(run, stage_blocks(run, stage)) for stage in stages]
+    if not stages or any(layout.factors for layout in layouts):
+        return
+    best = max(greatest_rank(t.shape) for layout in layouts for t in layout.parameters)
+    lower = f"set it to {best} at most, or " if best >= RANK_LEAST else ""
+    raise Unusable(
+        f"codecs.averaging_rank {run.codecs.averaging_rank} would halve the bytes of no matrix "
+        f'that is averaged as powersgd: {lower}set codecs.averaging to "raw"'
+    )
 
 
 def shared_in(run: RunConfig, numbers: range) -> str | None:
@@ -151,7 +185,7 @@ class FlatParameters:
         """
         self.blocks = bare_blocks(run, numbers, device)
         self.numbers = numbers
-        self.keeps_squares = run.codecs.averaging == INT_GRID
+        self.keeps_squares = INT_GRID in averagings_of(run, numbers)
         """Whether second moments are kept of all parameters, also where the optimizer needs none:
         the grid of sums is read from them."""
         self._run = run
@@ -192,7 +226,7 @@ class FlatParameters:
         self.parameters = bind(self.blocks, layout, self.params_N)
         self.sums = [
             torch.zeros_like(p) if t.name in frozen else self.sum_N[t.start : t.stop].view_as(p)
-            for t, p in zip(layout.tensors, self.parameters, strict=True)
+            for t, p in zip(layout.parameters, self.parameters, strict=True)
         ]
         """A view of the sum for each parameter; for a frozen one, memory that nobody reads."""
         self.halves: tuple[FlatParameters, ...] = (self,)
@@ -213,7 +247,7 @@ class FlatParameters:
             Segment(t.start, t.stop, decays=False, inner=False)
             if t.name in frozen
             else Segment(t.start, t.stop, decays(rule, len(t.shape), inner=within), within)
-            for t, within in zip(self.layout.tensors, inner, strict=True)
+            for t, within in zip(self.layout.parameters, inner, strict=True)
         ]
 
     @property
@@ -256,6 +290,8 @@ class FlatParameters:
         for late_N in (self.last_update_N, self.former_sq_N):
             if late_N is not None:
                 late_N.zero_()
+        for factor, drawn in first_factors(self._run, self.layout):
+            self.exp_avg_N[factor.start : factor.stop].copy_(drawn.view(-1))
 
     def digest(self) -> bytes:
         """The digest of weights, moments and average."""
@@ -340,9 +376,15 @@ def bare_blocks(run: RunConfig, numbers: range, device: torch.device) -> list[nn
 
 def block_layout(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> FlatLayout:
     """Return how the parameters of these blocks lie flat."""
-    shapes: Iterator[tuple[str, Shape]] = (
-        (name, tuple(parameter.shape)) for name, parameter in named_parameters(numbers, blocks)
-    )
+    placed = [(n, name, tuple(p.shape)) for n, name, p in placed_parameters(numbers, blocks)]
+    shapes: list[tuple[str, Shape]] = [(name, shape) for _, name, shape in placed]
+    names = dict(zip(numbers, averagings_of(run, numbers), strict=True))
+    tied = {ends[1] for block in blocks if (ends := tied_in(block)) is not None}
+    for number, name, shape in placed:
+        # two stages average a tied tensor in a group of their own: it stays as it is in every cut
+        low = names[number] == POWERSGD and name not in tied
+        if low and (factor := factor_shape(shape, run.codecs.averaging_rank)) is not None:
+            shapes.append((FACTOR + name, factor))
     return flat_layout(run.state_dtypes, shapes, tuple(run.state))
 
 
@@ -357,6 +399,7 @@ def first_weights(run: RunConfig, numbers: range) -> Iterator[Tensor]:
         params_N = zero_buffer(part, run.model.dtype, cpu)
         bind([block], part, params_N)
         draw_blocks(run, only, [block])
+        params_N = params_N[: part.factors_start]
         tied = shared_name([block])
         if tied is None or apart is not None or number == numbers[0]:
             yield params_N
@@ -364,10 +407,16 @@ def first_weights(run: RunConfig, numbers: range) -> Iterator[Tensor]:
             yield _without(tied, params_N, part)
 
 
+def first_factors(run: RunConfig, layout: FlatLayout) -> Iterator[tuple[FlatTensor, Tensor]]:
+    """The warm factors of version 0, each with its place in the first moments; on the CPU."""
+    for name, factor in layout.factors.items():
+        yield factor, drawn_directions(run.seed, name, factor.shape, DTYPES[run.model.dtype])
+
+
 def _without(name: str, flat_N: Tensor, layout: FlatLayout) -> Tensor:
     """A flat buffer without one tensor and the gap behind it: another block has it."""
-    borders = [tensor.start for tensor in layout.tensors]
-    spans = zip(layout.tensors, pairwise([*borders, layout.length]), strict=True)
+    borders = [tensor.start for tensor in layout.parameters]
+    spans = zip(layout.parameters, pairwise([*borders, layout.factors_start]), strict=True)
     return torch.cat([flat_N[a:b] for tensor, (a, b) in spans if tensor.name != name])
 
 
@@ -382,7 +431,7 @@ def bind(blocks: Sequence[nn.Module], layout: FlatLayout, params_N: Tensor) -> l
     parameters = list(unique.values())
     views = {
         parameter: nn.Parameter(params_N[t.start : t.stop].view(parameter.shape))
-        for parameter, t in zip(parameters, layout.tensors, strict=True)
+        for parameter, t in zip(parameters, layout.parameters, strict=True)
     }
     for block in blocks:
         for name, parameter in list(block.named_parameters(remove_duplicate=False)):

@@ -54,7 +54,8 @@ class Optimizer(Protocol):
 
 def optimizer_of(config: OptimizerConfig, flat: FlatParameters) -> Optimizer:
     """The optimizer of a run, on flat memory."""
-    return Muon(config, flat) if config.name == "muon" else AdamW(config, flat)
+    found = Muon(config, flat) if config.name == "muon" else AdamW(config, flat)
+    return WithFactors(found, flat) if flat.layout.factors else found
 
 
 def _fitting(gradient_C: Tensor, flat: FlatParameters, span: Span | None) -> Span:
@@ -121,6 +122,25 @@ class AdamW:
         keep_average(config, flat, start, stop)
 
 
+class WithFactors:
+    """An optimizer of a stage that averages matrices in low rank: it keeps their warm factors."""
+
+    def __init__(self, weights: Optimizer, flat: FlatParameters) -> None:
+        """`weights`: changes all else."""
+        self._weights, self._flat = weights, flat
+        self._behind = flat.layout.factors_start
+
+    @torch.no_grad()
+    def step(self, gradient_C: Tensor, update: Update, span: Span | None = None) -> None:
+        """See `Optimizer`; behind the gradient lie the next factors."""
+        start, stop = _fitting(gradient_C, self._flat, span)
+        edge = min(max(start, self._behind), stop)
+        if start < edge:
+            self._weights.step(gradient_C[: edge - start], update, (start, edge))
+        if update.scale:
+            self._flat.exp_avg_N[edge:stop].copy_(gradient_C[edge - start :])
+
+
 def square_root(x_C: Tensor, out_C: Tensor) -> None:
     """The square root as IEEE 754 rounds it, of contiguous tensors.
 
@@ -162,7 +182,7 @@ class Muon:
         self._others = AdamW(config, flat)
         self._blocks = [
             RowBlock(tensor.start + start, tensor.start + stop, tensor.shape[1], segment.decays)
-            for tensor, segment in zip(flat.layout.tensors, flat.segments, strict=True)
+            for tensor, segment in zip(flat.layout.parameters, flat.segments, strict=True)
             if segment.inner
             for start, stop in row_blocks(tensor.shape)
         ]

@@ -194,4 +194,4 @@ def precision_of(run: RunConfig, flat: FlatParameters, made: Made = as_it_is) ->
     """Return how the stage's blocks are run; `made` of the function that runs one."""
     if run.precision == "bf16":
         return Bfloat16(flat, boundaries(run)[flat.numbers.start : flat.numbers.stop], made)
-    return FullPrecision(flat, made, ends_apart=run.codecs.averaging == INT_GRID)
+    return FullPrecision(flat, made, ends_apart=INT_GRID in run.codecs.averagings)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from p2pswarm.models.base import LONE_KEY, TOKENS, Value, bundle_of, loss_of
-from p2pswarm.models.blocks import block_count
+from p2pswarm.models.blocks import averagings_of, block_count
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.compute.base import NotFiniteHere, Update
 from p2pswarm.models.compute.bundle_spec import (
@@ -23,6 +23,7 @@ from p2pswarm.models.compute.bundle_spec import (
     bundle_spec,
 )
 from p2pswarm.models.compute.flat_parameters import FlatParameters, half_of, squared_norm
+from p2pswarm.models.compute.low_rank import low_rank_of
 from p2pswarm.models.compute.optimizer import optimizer_of
 from p2pswarm.models.compute.precision import FullPrecision, Precision, precision_of
 from p2pswarm.models.compute.torch_stage import (
@@ -34,7 +35,7 @@ from p2pswarm.models.compute.torch_stage import (
 from p2pswarm.models.dropout import RunBlock, at_once, dropout_seeds, nothing_drawn
 from p2pswarm.models.rounding.gradient_grid import GradientGrid, grid_of
 from p2pswarm.run.schedule import clip_scale
-from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.config import INT_GRID, RunConfig
 from p2pswarm.tensors.codecs.base import Unencodable
 from p2pswarm.tensors.codecs.codec import CodecKind
 from p2pswarm.tensors.codecs.edge_codecs import EdgeCodecs
@@ -154,9 +155,14 @@ class ReferenceTrainer:
         self._whole.draw()
         self._precisions = [precision_of(run, half) for half in self._whole.halves]
         self._grids = [
-            grid_of(run, half.layout, half.exp_avg_sq_N) if rounded else None
+            grid_of(run, half.numbers, half.layout, half.exp_avg_sq_N) if rounded else None
             for half in self._whole.halves
         ]
+        averagings = averagings_of(run, self._whole.numbers)
+        self._on_grid = {n for n, name in enumerate(averagings) if name == INT_GRID}
+        """The blocks whose sums are whole numbers, if there is a grid."""
+        whole = self._whole
+        self._low_rank = low_rank_of(run, whole.layout, whole.exp_avg_N) if rounded else None
         self._optimizers = [optimizer_of(run.optimizer, half) for half in self._whole.halves]
         for precision in self._precisions:
             if isinstance(precision, FullPrecision):
@@ -241,17 +247,34 @@ class ReferenceTrainer:
             return
         (squares,) = waited_for(squares_of(found))
         refuse_infinite(squares, "a gradient")
-        of = self.version, number
-        grid.add(precision.leaves, found, precision.sums, squares, of)
+        given = list(zip(precision.leaves, found, precision.sums, squares, strict=True))
+        rounded = [each for each in given if each[0].block in self._on_grid]
+        leaves, parts, totals, norms = zip(*rounded, strict=True)
+        grid.add(leaves, parts, totals, norms, (self.version, number))
+        for leaf, part, total, _ in given:
+            if leaf.block not in self._on_grid:
+                total.add_(part)
 
     def commit(self, learning_rate: float) -> float:
         """Clip, update, empty the sum; returns the gradient's norm before clipping."""
-        norm = math.sqrt(squared_norm(self._computing.sum_N))
-        self.apply(clip_scale(self._run.optimizer, norm), learning_rate)
+        self._average()
+        flat = self._computing
+        norm = math.sqrt(squared_norm(flat.sum_N[: flat.layout.factors_start]))
+        self._update(clip_scale(self._run.optimizer, norm), learning_rate)
         return norm
 
     def apply(self, scale: float, learning_rate: float) -> None:
         """Update with the sum times `scale`, and empty it."""
+        self._average()
+        self._update(scale, learning_rate)
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Make of the sum what the averaging within stages makes of it."""
+        if self._low_rank is not None:
+            self._low_rank.reduce_whole(self._computing.sum_N)
+
+    def _update(self, scale: float, learning_rate: float) -> None:
         sum_N, update = self._computing.sum_N, Update(self.version + 1, scale, learning_rate)
         half_of(self._optimizers, self.version).step(sum_N, update)
         sum_N.zero_()

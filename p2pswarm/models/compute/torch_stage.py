@@ -65,7 +65,7 @@ class TorchStage:
         self._returned = self._below.differentiable if self._below else ()
         self._due = self._above.differentiable if self._above else ()
         self._seed = run.seed
-        self._grid = grid_of(run, flat.layout, flat.exp_avg_sq_N)
+        self._grid = grid_of(run, flat.numbers, flat.layout, flat.exp_avg_sq_N)
         self._share = 1.0 / run.batch.microbatches
         if isinstance(graphs, int):
             graphs = GraphLimits(graphs)

@@ -10,7 +10,7 @@ import hashlib
 import math
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.models.compute.flat_parameters import squared_norm, sum_of_squares
+from p2pswarm.models.compute.low_rank import LowRank
 from p2pswarm.run.averaging.base import AveragedGradient
 from p2pswarm.run.averaging.shards import Span
 from p2pswarm.tensors.codecs.base import DTYPES, bytes_of
@@ -74,8 +75,12 @@ class TorchSums:
         tied: Span | None = None,
         reduced_N: Tensor | None = None,
         hole: Span | None = None,
+        low_rank: LowRank | None = None,
     ) -> None:
-        """`tied`: another stage has it as well; `reduced_N`: is here; `hole`: no part of it."""
+        """`tied`: another stage has it as well; `reduced_N`: is here; `hole`: no part of it.
+
+        `low_rank`: the matrices whose factors are averaged instead.
+        """
         self._sum_N = sum_N
         self._tied = tied
         self._hole = hole or Span(sum_N.numel(), sum_N.numel())
@@ -83,6 +88,7 @@ class TorchSums:
             reduced_N = (memory or GradientMemory(sum_N)).take()
         self.reduced_N = reduced_N
         self._codec_name = codec_name
+        self._low_rank = low_rank
         self._pool = TensorPool(sum_N.device, keep_bytes=0)
         self._squares: dict[int, float] = {}
 
@@ -101,9 +107,16 @@ class TorchSums:
         if (tied := self._tied) is None:
             return None
         name, reduced_N = self._codec_name, self.reduced_N
-        rest = TorchSums(self._sum_N, name, reduced_N=reduced_N, hole=tied)
+        low_rank = self._low_rank
+        rest = TorchSums(self._sum_N, name, reduced_N=reduced_N, hole=tied, low_rank=low_rank)
         place = slice(tied.start, tied.stop)
         return rest, TorchSums(self._sum_N[place], name, reduced_N=reduced_N[place])
+
+    def rounds(self) -> "LowRankRounds | None":
+        """See `Sums`."""
+        if self._low_rank is None:
+            return None
+        return LowRankRounds(self._low_rank, self._sum_N, self.reduced_N)
 
     def part(self, span: Span) -> EncodedTensor:
         """Encode our part; for the raw codec on the CPU it is the sum's own memory."""
@@ -162,6 +175,71 @@ class TorchSums:
         if shard.shape != (span.length,) or shard.dtype != self._sum_N.dtype:
             raise BadMessage(f"a shard of {shard.dtype} {tuple(shard.shape)} for {span}")
         return shard
+
+
+class _FactorSums(TorchSums):
+    """Sums that are made of a gradient's when the first of them is asked for.
+
+    A newcomer, which only receives, is never asked: it has no sum.
+    """
+
+    def __init__(self, factor_N: Tensor, fill: Callable[[Tensor], None]) -> None:
+        super().__init__(factor_N, "raw")
+        self._fill: Callable[[Tensor], None] | None = fill
+
+    def part(self, span: Span) -> EncodedTensor:
+        self._filled()
+        return super().part(span)
+
+    def reduce(self, span: Span, parts: Sequence[Tensor | None]) -> EncodedTensor:
+        self._filled()
+        return super().reduce(span, parts)
+
+    def _filled(self) -> None:
+        if self._fill is not None:
+            self._fill(self._sum_N)
+            self._fill = None
+
+
+class LowRankRounds:
+    """Implements `Rounds`: vectors and the first factor of each matrix, then the second factors."""
+
+    def __init__(self, low_rank: LowRank, sum_N: Tensor, reduced_N: Tensor) -> None:
+        self._low_rank, self._sum_N, self._reduced_N = low_rank, sum_N, reduced_N
+        first_F = sum_N.new_empty(low_rank.first_length)
+        self.first = _FactorSums(first_F, lambda out_F: low_rank.first(sum_N, out_F))
+
+    def second(self) -> TorchSums:
+        """See `Rounds`."""
+        return _SecondFactors(self._low_rank, self._sum_N, self.first.reduced_N, self._reduced_N)
+
+
+class _SecondFactors(_FactorSums):
+    """The second factors; their outcome is that of the whole gradient.
+
+    What takes time waits until it is asked for: so the round has begun when others send to it.
+    """
+
+    def __init__(
+        self, low_rank: LowRank, sum_N: Tensor, averaged_F: Tensor, reduced_N: Tensor
+    ) -> None:
+        self._rules, self._averaged_F, self._gradient_N = low_rank, averaged_F, reduced_N
+        self._lefts: list[Tensor] | None = None
+        second_S = sum_N.new_empty(low_rank.second_length)
+        super().__init__(second_S, lambda out_S: low_rank.second(sum_N, self._left(), out_S))
+
+    def outcome(self, key: bytes) -> AveragedGradient:
+        """Restore the gradient; its digest and its norm."""
+        self._rules.restore(self._averaged_F, self._left(), self.reduced_N, self._gradient_N)
+        parts = self._rules.restored(self._gradient_N)
+        norm = sum_of_squares([squared_norm(x_N) for x_N in parts])
+        digest = keyed_digest(key, [*parts, self._gradient_N[self._rules.parameters.stop :]])
+        return AveragedGradient(digest, norm if math.isfinite(norm) else None)
+
+    def _left(self) -> list[Tensor]:
+        if self._lefts is None:
+            self._lefts = self._rules.left(self._averaged_F)
+        return self._lefts
 
 
 def keyed_digest(key: bytes, tensors: Sequence[Tensor]) -> bytes:

@@ -13,31 +13,41 @@ from torch import Tensor
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.checkpoint.digests import StateHasher
 from p2pswarm.models.base import DTYPES
-from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.blocks import averagings_of, stage_blocks
 from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.models.compute.base import Engine, Update, part_sizes
 from p2pswarm.models.compute.bundle_spec import engine_bundles
 from p2pswarm.models.compute.compiler import compiled_precision
 from p2pswarm.models.compute.flat_parameters import (
     FlatParameters,
+    first_factors,
     first_weights,
     half_of,
     layout_of,
     piece_hashes,
 )
+from p2pswarm.models.compute.low_rank import low_rank_of
 from p2pswarm.models.compute.optimizer import Optimizer, optimizer_of
 from p2pswarm.models.compute.precision import precision_of
 from p2pswarm.models.compute.torch_device import setting_up
 from p2pswarm.models.compute.torch_stage import TorchStage, kept_graphs
 from p2pswarm.models.compute.torch_sums import GradientMemory, TorchSums, keyed_digest
 from p2pswarm.run.averaging.base import Sums
-from p2pswarm.settings.config import FORMER_SQUARES, LAST_UPDATE, RunConfig
+from p2pswarm.settings.config import (
+    AVERAGE,
+    FORMER,
+    FORMER_SQUARES,
+    LAST_UPDATE,
+    POWERSGD,
+    RunConfig,
+)
 from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.codecs.tensor_pool import on_host
 from p2pswarm.tensors.flat_layout import STATE_TENSORS
 from p2pswarm.tensors.state_tree import PIECE_VALUES
 
 ZEROS = bytes(1 << 20)
+RAW = "raw"  # how vectors and factors travel
 TIED_KEY = b"p2pswarm tied 01"  # known to all, because it is faults that the digest looks for
 
 
@@ -119,17 +129,28 @@ def first_state(run: RunConfig, stage: int) -> Iterator[bytes]:
         layout = layout_of(run, numbers)
         hasher = StateHasher(layout)
         kept, *wide = (DTYPES[dtype] for dtype in layout.dtypes)
+        start, behind = layout.factors_start, layout.length - layout.factors_start
+        first, second = layout.item_bytes[1:STATE_TENSORS]
         for part_N in first_weights(run, numbers):
             hasher.update(bytes_of(part_N.to(kept)))
             yield b""
-        moments = layout.item_bytes[1:STATE_TENSORS]
-        _add_zeros(hasher, layout.length * sum(moments))
+        _add_zeros(hasher, behind * layout.item_bytes[0] + start * first)
+        for factor, drawn in first_factors(run, layout):
+            _add_zeros(hasher, (factor.start - start) * first)
+            hasher.update(bytes_of(drawn.to(wide[0])))
+            start = factor.stop
+            yield b""
+        _add_zeros(hasher, (layout.length - start) * first + layout.length * second)
         for part_N in first_weights(run, numbers) if run.optimizer.average_decay else ():
             hasher.update(bytes_of(part_N.to(kept).to(wide[1])))  # it begins as they do
             yield b""
+        if AVERAGE in layout.kinds:
+            _add_zeros(hasher, behind * layout.item_bytes[layout.kinds.index(AVERAGE)])
         for part_N in first_weights(run, numbers) if run.delay else ():
             hasher.update(bytes_of(part_N.to(kept)))
             yield b""
+        if FORMER in layout.kinds:
+            _add_zeros(hasher, behind * layout.item_bytes[layout.kinds.index(FORMER)])
         for kind in (LAST_UPDATE, FORMER_SQUARES):
             if kind in layout.kinds:
                 _add_zeros(hasher, layout.length * layout.item_bytes[layout.kinds.index(kind)])
@@ -150,7 +171,9 @@ class TorchWeights:
     def __init__(self, run: RunConfig, flat: FlatParameters, piece_values: int) -> None:
         self._spans = flat.spans(piece_values)
         self._flat = flat
-        self._codec_name = run.codecs.averaging
+        averaging = averagings_of(run, flat.numbers)[0]
+        self._codec_name = RAW if averaging == POWERSGD else averaging
+        self._low_rank = low_rank_of(run, flat.layout, flat.exp_avg_N, tied=flat.tied)
         self._optimizers = [optimizer_of(run.optimizer, half) for half in flat.halves]
         self.state = TorchState(flat, self._optimizers, piece_values)
         self._gradients = GradientMemory(flat.sum_N)
@@ -174,7 +197,13 @@ class TorchWeights:
 
     def reduction(self, step: int = 0) -> TorchSums:
         flat = self._flat.of_step(step)
-        return TorchSums(flat.sum_N, self._codec_name, self._gradients, tied=flat.tied)
+        return TorchSums(
+            flat.sum_N,
+            self._codec_name,
+            self._gradients,
+            tied=flat.tied,
+            low_rank=self._low_rank,
+        )
 
     def apply(self, reduced: Sums, update: Update) -> None:
         assert isinstance(reduced, TorchSums)

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from p2pswarm.models.blocks import averagings_of
 from p2pswarm.settings.config import INT_GRID, RunConfig
 from p2pswarm.tensors.flat_layout import FlatLayout, FlatTensor
 
@@ -68,13 +69,13 @@ class GradientGrid:
         """
         self._seed, self._delay = run.seed, run.delay
         self._beta2 = run.optimizer.beta2
-        self._tensors = layout.tensors
+        self._tensors = layout.parameters
         self._square_N = square_N
         self._share = grid_share(run.batch.microbatches)
         self.units_max = SUM_UNITS // run.batch.microbatches
         """The most steps that one microbatch adds to a value, either way; more is clamped."""
         liked = CHUNK_BLOCKS if square_N.device.type == "cpu" else GPU_CHUNK_BLOCKS
-        largest = max((tensor.stop - tensor.start for tensor in layout.tensors), default=1)
+        largest = max((tensor.stop - tensor.start for tensor in layout.parameters), default=1)
         self._chunk_blocks = min(liked, -(-largest // BLOCK))
         self._read: tuple[int, int] | None = None
         """The step, and the change of the moments, whose grid is here."""
@@ -182,9 +183,12 @@ class GradientGrid:
         return self._offsets[leaf]
 
 
-def grid_of(run: RunConfig, layout: FlatLayout, square_N: Tensor) -> GradientGrid | None:
-    """The grid of a run whose sums are whole numbers."""
-    return GradientGrid(run, layout, square_N) if run.codecs.averaging == INT_GRID else None
+def grid_of(
+    run: RunConfig, numbers: range, layout: FlatLayout, square_N: Tensor
+) -> GradientGrid | None:
+    """The grid of the blocks `numbers` of a run, if sums of some are whole numbers."""
+    found = INT_GRID in averagings_of(run, numbers)
+    return GradientGrid(run, layout, square_N) if found else None
 
 
 def grid_share(microbatches: int) -> float:

@@ -20,6 +20,7 @@ from p2pswarm.data.sources import check_there
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.models.check.model_check import check_once
 from p2pswarm.models.compute.bundle_spec import check_model
+from p2pswarm.models.compute.flat_parameters import check_low_rank
 from p2pswarm.models.document_masks import APART
 from p2pswarm.models.hf_library import VOCABULARY_MAX
 from p2pswarm.models.model_source import resolved
@@ -174,6 +175,7 @@ def checked_model(run: RunConfig, tokenizer: Tokenizer | None = None) -> RunConf
         )
     check_documents(run)
     check_model(run)
+    check_low_rank(run)
     check_once(run)
     return run
 

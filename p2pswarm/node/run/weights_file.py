@@ -77,7 +77,7 @@ def named_weights(
         if digest_of(state, StateSize.of(layout).spans) != snapshot.digest:
             raise BadMessage(f"the weights of stage {stage} are not those that were agreed on")
         values, shared = state[AVERAGE if average else 0], shared_in(run, numbers)
-        for tensor in layout.tensors:
+        for tensor in layout.parameters:
             parameter = values[tensor.start : tensor.stop].view(tensor.shape)
             if tensor.name in tied:
                 if not torch.equal(tied[tensor.name], parameter):

@@ -145,6 +145,8 @@ class AveragingSettings:
 
     tied: bool = False
     """True if it averages the tensor that two stages have in common, beside another one."""
+    second: bool = False
+    """True if it averages what another one has made, as the second round of an order."""
     early_max: int = EARLY_MAX
     observed_max: int = OBSERVED_MAX
     early_s: float = EARLY_S
@@ -194,6 +196,12 @@ class Averaging:
         """A new view is here: it may name a peer that a delivery looks for."""
         self._viewed.fire()
 
+    def end_before(self, turn: RoundId) -> None:
+        """A newer order is here: an averaging of an older one ends."""
+        for round_, ongoing in self._ongoing.items():
+            if round_.turn < turn:
+                ongoing.scope.reschedule(asyncio.get_running_loop().time())
+
     async def average(
         self, order: Reduce, sums: Sums, links: LinkBandwidth | None = None
     ) -> AveragedGradient:
@@ -203,7 +211,7 @@ class Averaging:
         """
         settings = self._settings
         given = order, self._me, sums.length, settings.piece
-        round_ = Round(*given, cut=sums.cut, tied=settings.tied)
+        round_ = Round(*given, cut=sums.cut, tied=settings.tied, second=settings.second)
         if (ended := self._admission.begin(round_)) is not None:
             self._ongoing[ended].scope.reschedule(asyncio.get_running_loop().time())
         ongoing = self._ongoing[round_] = OngoingRound(round_, sums, links or LinkBandwidth())

@@ -48,6 +48,12 @@ class Sums(Protocol):
         Both fill the same reduced gradient. None where there is no such tensor.
         """
 
+    def rounds(self) -> "Rounds | None":
+        """What is averaged instead of these, with the same members; None: these themselves.
+
+        It fills the reduced gradient that these would fill.
+        """
+
     def part(self, span: Span) -> EncodedTensor:
         """This member's own part of a shard, encoded."""
 
@@ -62,6 +68,20 @@ class Sums(Protocol):
 
     def outcome(self, key: bytes) -> AveragedGradient:
         """The keyed digest and the norm of the reduced gradient, once every shard is in place."""
+
+
+class Rounds(Protocol):
+    """Two sums that are averaged one after the other, because the first makes the second."""
+
+    @property
+    def first(self) -> Sums:
+        """What is averaged first."""
+
+    def second(self) -> Sums:
+        """What is averaged second, once every shard of the first is in place.
+
+        Its outcome is that of the whole gradient.
+        """
 
 
 class Compute(Protocol):

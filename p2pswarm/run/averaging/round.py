@@ -165,12 +165,13 @@ class Round:
         *,
         cut: int = 0,
         tied: bool = False,
+        second: bool = False,
     ) -> None:
-        """`cut`: an element that no piece reaches across; `tied`: as in `Shard`."""
+        """`cut`: an element that no piece reaches across; `tied`, `second`: as in `Shard`."""
         self.order = order
         self.turn = RoundId(order.step, order.generation)
         self.me = me
-        self._tied = tied
+        self._tied, self._second = tied, second
         self.pieces = tuple(cut_at(pieces(length, len(order.group), piece, order.shares), cut))
         self.failure: Refused | None = None
         """Why this averaging cannot succeed any more; it names a peer."""
@@ -230,13 +231,13 @@ class Round:
         """Return what opens the stream of one piece."""
         order = self.order
         place = order.run, order.step, order.generation
-        return Shard(*place, gathered, index, tensor, self._tied)
+        return Shard(*place, gathered, index, tensor, self._tied, self._second)
 
     def reveal(self, secret: bytes) -> Shard:
         """Return what tells the others our share of the key; only when everything is complete."""
         assert self.complete, "whoever knows a share could still choose a piece by it"
         # two averagings of one order must not have one share: the first would tell it too soon
-        what = b" tied" if self._tied else b""
+        what = b" tied" if self._tied else b" second" if self._second else b""
         label = b"%s %d %d%s" % (self.order.run, self.turn.step, self.turn.generation, what)
         share = hashlib.blake2b(self.me + label, digest_size=KEY_BYTES, key=secret).digest()
         self.key_shares.reveal(share)

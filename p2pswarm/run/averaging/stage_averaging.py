@@ -8,12 +8,13 @@ import asyncio
 import hashlib
 from dataclasses import replace
 
-from p2pswarm.base.errors import BadMessage
+from p2pswarm.base.errors import BadMessage, NotServing
 from p2pswarm.base.exception_group import raising_cause
 from p2pswarm.net.rpc.base import Rpc, Stream
 from p2pswarm.run.averaging.averaging_io import Averaging, AveragingSettings, Find
 from p2pswarm.run.averaging.base import AveragedGradient, Compute, Sums
 from p2pswarm.run.averaging.piece_delivery import LinkBandwidth
+from p2pswarm.run.averaging.round import RoundId
 from p2pswarm.run.messages.step import Reduce, Shard, TiedGroup
 from p2pswarm.tensors.transfer import TensorTransfer
 
@@ -27,6 +28,9 @@ class StageAveraging:
     and of that tensor, with the members of both stages. The sums of the first stage hold the
     gradient of the embedding, those of the last that of the head, of the same microbatches. Each
     is in the group once, so what all get is the gradient of the tensor.
+
+    Sums in low rank take two rounds, the second of what the first has given (docs/codecs.md). Both
+    belong to one order: if a member is lost in either, the next order begins with the first.
     """
 
     def __init__(
@@ -43,23 +47,29 @@ class StageAveraging:
         settings = settings or AveragingSettings()
         self._rest = Averaging(*given, settings)
         self._tied = Averaging(*given, replace(settings, tied=True))
+        self._second = Averaging(*given, replace(settings, second=True))
+        self._newest = RoundId(-1, 0)
 
     def members_changed(self) -> None:
         """A new view is here."""
         self._rest.members_changed()
         self._tied.members_changed()
+        self._second.members_changed()
 
     async def average(self, order: Reduce, sums: Sums) -> AveragedGradient:
         """Do what the trainer ordered; `sums` then holds the reduced gradient."""
         parts = sums.apart()
         if (parts is None) != (order.tied is None):
             raise BadMessage(f"an order of step {order.step} for a model that is tied otherwise")
+        turn = RoundId(order.step, order.generation)
+        self._newest = max(self._newest, turn)
+        self._second.end_before(turn)
         if parts is None or order.tied is None:
-            return await self._rest.average(order, sums)
+            return await self._within_stage(order, sums, LinkBandwidth())
         (rest, tied), links = parts, LinkBandwidth()
         with raising_cause():
             async with asyncio.TaskGroup() as tasks:
-                ours = tasks.create_task(self._rest.average(order, rest, links))
+                ours = tasks.create_task(self._within_stage(order, rest, links))
                 both = tasks.create_task(
                     self._tied.average(tied_order(order, order.tied), tied, links)
                 )
@@ -67,7 +77,20 @@ class StageAveraging:
 
     async def shard(self, stream: Stream, shard: Shard) -> None:
         """Receive one piece."""
-        await (self._tied if shard.tied else self._rest).shard(stream, shard)
+        beside = self._second if shard.second else self._rest
+        await (self._tied if shard.tied else beside).shard(stream, shard)
+
+    async def _within_stage(
+        self, order: Reduce, sums: Sums, links: LinkBandwidth
+    ) -> AveragedGradient:
+        """Average with the members of the stage, in one round or in two."""
+        if (rounds := sums.rounds()) is None:
+            return await self._rest.average(order, sums, links)
+        first = await self._rest.average(order, rounds.first, links)
+        turn = RoundId(order.step, order.generation)
+        if turn < self._newest:
+            raise NotServing(f"a newer averaging took the place of {turn}")
+        return followed(first, await self._second.average(order, rounds.second(), links))
 
 
 def tied_order(order: Reduce, tied: TiedGroup) -> Reduce:
@@ -80,6 +103,12 @@ def tied_order(order: Reduce, tied: TiedGroup) -> Reduce:
         prompt=0,  # nobody prepares for an end beside another stage
         tied=None,
     )
+
+
+def followed(first: AveragedGradient, second: AveragedGradient) -> AveragedGradient:
+    """Return what two rounds gave: the gradient is the second's, and both have to agree."""
+    digest = hashlib.blake2b(first.digest + second.digest, digest_size=DIGEST_BYTES).digest()
+    return replace(second, digest=digest)
 
 
 def joined(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from p2pswarm.net.wire.message import Message, Range, Size, message
+from p2pswarm.net.wire.message import Message, Range, Size, Trailing, message
 from p2pswarm.run.messages.field_limits import (
     CODES_MAX,
     GROUP_MAX,
@@ -139,6 +139,8 @@ class Shard(Message):
     tensor: TensorMeta
     tied: bool = False
     """True if the piece is of the tensor that two stages have in common."""
+    second: Annotated[bool, Trailing()] = False
+    """True if the piece is of the second round of an order (docs/codecs.md)."""
 
 
 @message(117)

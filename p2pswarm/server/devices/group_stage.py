@@ -214,7 +214,7 @@ def group_engine(
 
     All servers of a run need the same `piece_values`.
     """
-    if run.codecs.averaging == INT_GRID:
+    if run.averaging_of(stage) == INT_GRID:
         raise Unusable(
             "codecs.averaging int-grid rounds the gradient of a whole microbatch, and devices that "
             f"share a stage have parts of it: {REMEDY}, or set it to raw"

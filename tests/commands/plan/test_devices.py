@@ -19,7 +19,7 @@ from p2pswarm.commands.plan.devices import held_bytes_per_value, load_of
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.hf_library import config_text, library_model
 from p2pswarm.plan.device_file import PlanOptions
-from p2pswarm.settings.config import ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.settings.config import CodecConfig, ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.settings.parser import load
 
 MODEL = """
@@ -214,6 +214,20 @@ def test_what_crosses_a_boundary_is_as_wide_as_its_modules_make_it():
 
     assert [each.boundary_values / tokens for each in loads] == [128, 32, 128, 16]
     assert len({each.values_k.sum() for each in loads}) == 1
+
+
+def test_sums_in_low_rank_cost_what_their_factors_have():
+    raw, low, each = (
+        load_of(
+            RunConfig(codecs=CodecConfig(averaging=name, averaging_rank=4)), PlanOptions()
+        ).averaging_bytes_per_value
+        for name in ("raw", "powersgd", ("raw", "powersgd"))
+    )
+    grid = load_of(RunConfig(codecs=CodecConfig(averaging="int-grid")), PlanOptions())
+
+    assert raw == 4.0
+    assert low < grid.averaging_bytes_per_value / 4 < raw / 16
+    assert low < each < raw
 
 
 def test_a_tied_tensor_takes_the_memory_of_both_ends():

@@ -10,7 +10,13 @@ from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.torch_weights import first_state
 from p2pswarm.models.registry import register
-from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.settings.config import (
+    BatchConfig,
+    CodecConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+)
 
 RUN = RunConfig(
     stages=2,
@@ -63,6 +69,22 @@ def test_an_average_of_the_weights_begins_as_they_do():
     run = dataclasses.replace(RUN, optimizer=OptimizerConfig(average_decay=0.9))
 
     assert proved(run, 1) == served(run, 1) != served(RUN, 1)
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("delay", [0, 1])
+@pytest.mark.parametrize("run", [RUN, TIED], ids=["apart", "tied"])
+def test_it_has_the_first_warm_factors(run, stage, delay):
+    low = dataclasses.replace(
+        run,
+        codecs=CodecConfig(averaging="powersgd", averaging_rank=4),
+        batch=BatchConfig(microbatches=2),
+        delay=delay,
+        optimizer=OptimizerConfig(average_decay=0.9),
+    )
+    other = dataclasses.replace(low, seed=8)
+
+    assert proved(low, stage) == served(low, stage) != served(other, stage)
 
 
 def test_another_seed_has_another_digest():

@@ -337,6 +337,18 @@ def test_sums_on_a_grid_are_refused_because_no_device_has_a_whole_gradient(group
 
 
 @pytest.mark.full
+@WAYS
+def test_two_devices_average_in_low_rank_what_one_does(way):
+    run = replace(config(), codecs=CodecConfig(averaging="powersgd", averaging_rank=4))
+    group, one = both(1, run, way)
+
+    assert all(map(close, steps_of(group, 1), steps_of(one, 1)))
+    ours, theirs = (engine.weights.reduction().rounds() for engine in (group, one))
+    assert ours.first.length == theirs.first.length > 0
+    assert ours.second().length == theirs.second().length > 0
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("stage", [0, 1])
 def test_each_of_two_devices_has_half_of_the_weights(stage):
     run = config()
