@@ -13,7 +13,7 @@ from p2pswarm.base.errors import OtherCheckpoint
 from p2pswarm.checkpoint.catalogue import Checkpoint
 from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest, SavedStage
 from p2pswarm.checkpoint.stage_file import PieceReader, TensorInFile, block_of
-from p2pswarm.settings.config import STATE_KINDS
+from p2pswarm.settings.config import STATE_KINDS, RunConfig
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, FlatTensor
 
 GATHER_BYTES = 256 << 10  # a hundred small parameters, and the gaps beside them
@@ -53,8 +53,14 @@ def _state_parts(checkpoint: Checkpoint, layout: FlatLayout) -> Iterator[memoryv
         yield bytes((layout.length - at) * item_bytes)
 
 
-def stage_of_cut(manifest: CheckpointManifest, blocks: range) -> SavedStage | None:
-    """The stage of a checkpoint that has just these blocks; None if its cut is another there."""
+def stage_as_saved(
+    manifest: CheckpointManifest, run: RunConfig, blocks: range
+) -> SavedStage | None:
+    """The stage of a checkpoint that has just these blocks, and the tensors that a state of `run`
+    has; None if its cut is another, or what it keeps beside the weights.
+    """
+    if manifest.run_config().state != run.state:
+        return None
     cut = blocks.start, blocks.stop
     return next((s for s in manifest.stages if (s.first_block, s.end_block) == cut), None)
 

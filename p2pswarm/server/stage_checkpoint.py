@@ -151,9 +151,9 @@ class StateInMemory:
         self._hasher.update(piece)
         self._taken += piece.nbytes
 
-    def whole(self, same_cut: SavedStage | None) -> tuple[bytes, memoryview]:
-        """The digest and the state; `same_cut`: what the checkpoint says if its cut is ours."""
+    def whole(self, as_saved: SavedStage | None) -> tuple[bytes, memoryview]:
+        """The digest and the state; `as_saved`: what the checkpoint says of such a state."""
         digest = self._hasher.digest()
-        if same_cut is not None and same_cut.state_digest != digest:
+        if as_saved is not None and as_saved.state_digest != digest:
             raise OtherCheckpoint("the state in it is not the one that its servers agreed on")
         return digest, self._data

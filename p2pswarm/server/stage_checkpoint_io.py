@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 
 from p2pswarm.base.errors import NotServing, SwarmError, Unusable
 from p2pswarm.checkpoint.checkpoint_io import load_stage, on_thread, save_stage
-from p2pswarm.checkpoint.restore import stage_of_cut
+from p2pswarm.checkpoint.restore import stage_as_saved
 from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.checkpoint.writer import report_of
 from p2pswarm.models.blocks import stage_blocks
@@ -99,7 +99,7 @@ class Checkpointing:
         state = StateInMemory(layout, replica.engine.state_bytes)
         async for piece in load_stage(checkpoint, layout):
             state.add(piece)
-        digest, data = state.whole(stage_of_cut(checkpoint.manifest, blocks))
+        digest, data = state.whole(stage_as_saved(checkpoint.manifest, run, blocks))
         context.say(f"stage {replica.stage} loaded from {checkpoint.place}")
         return Snapshot(order.source.version, digest, data)
 

@@ -9,7 +9,7 @@ from checkpoint.saved_run import CONFIG
 from checkpoint.test_tied_runs import CLIPPED, DEATHS, named, norms_and_weights, train
 
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.trainer.reports.reports import MemberLost
+from p2pswarm.trainer.reports.reports import MemberLost, StepDone
 
 GRID = replace(
     CONFIG,
@@ -65,6 +65,17 @@ def test_a_checkpoint_holds_the_grid(tmp_path: Path, config: RunConfig) -> None:
     run = train(tmp_path, config, range(10, 15), resume=True, nonce=b"n" * 16)
 
     assert_bits_of_a_plain_loop(run, config)
+
+
+@pytest.mark.parametrize("name", ["raw", "bf16"])
+def test_a_delayed_run_goes_on_without_the_grid_in_the_same_cut(tmp_path: Path, name: str) -> None:
+    """Its checkpoint has second moments of the former version, which the run has no more."""
+    train(tmp_path, replace(DELAYED, steps=4), range(1, 5))
+    other = replace(DELAYED, codecs=replace(DELAYED.codecs, averaging=name))
+
+    run = train(tmp_path, other, range(10, 15), resume=True, nonce=b"n" * 16)
+
+    assert [report.step for report in run.seen(StepDone)] == list(range(4, other.steps))
 
 
 def test_a_run_without_rounded_boundaries_has_the_same_bits_in_another_cut(tmp_path: Path) -> None:

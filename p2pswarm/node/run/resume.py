@@ -18,7 +18,7 @@ from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.digests import StateHasher
 from p2pswarm.checkpoint.names import MANIFEST_NAME
-from p2pswarm.checkpoint.restore import stage_of_cut, state_pieces
+from p2pswarm.checkpoint.restore import stage_as_saved, state_pieces
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.targets import open_store, require_writable
 from p2pswarm.models.blocks import stage_blocks
@@ -131,7 +131,8 @@ def drawn_state(run: RunConfig, stage: int) -> Iterator[bytes]:
 def saved_state(run: RunConfig, stage: int, source: ResumedFrom | None) -> Iterator[bytes]:
     """Make the digest of a stage of a checkpoint, in steps: the last value that comes is it.
 
-    The manifest names it, unless the checkpoint is of another cut: then its bytes are read.
+    The manifest names it, unless the checkpoint is of another cut, or keeps more beside the
+    weights: then its bytes are read.
     """
     if source is None:
         raise Unusable("it is not known where the checkpoint lies that the run began from")
@@ -139,7 +140,7 @@ def saved_state(run: RunConfig, stage: int, source: ResumedFrom | None) -> Itera
     if checkpoint.digest != source.origin.checkpoint:
         raise Unusable(f"{checkpoint.place} is not the checkpoint that the run began from")
     blocks = stage_blocks(run, stage)
-    if (saved := stage_of_cut(checkpoint.manifest, blocks)) is not None:
+    if (saved := stage_as_saved(checkpoint.manifest, run, blocks)) is not None:
         yield saved.state_digest
         return
     layout = layout_of(run, blocks)
