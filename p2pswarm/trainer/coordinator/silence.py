@@ -23,6 +23,7 @@ NOT_HEARD_S = 3.0  # a standby says each second who hears nothing from the coord
 LEARNED = 2.0  # times the longest pause from which it came back
 FORGOTTEN = 0.9  # what is left of a learned pause at each look, some seconds apart
 LATELY_S = 0.75  # a member says a word each half second
+DEAF_S = 1.25  # without a word of anybody: two of each are missing, so it was our own network
 LOOK_AGAIN_S = 1.0  # a silent member may become the one that everybody waits for
 
 
@@ -39,6 +40,10 @@ class Silence:
     member that came back from a pause, evicted or not, may be silent twice as long the next time,
     8 s at most. One that was in no decided step yet has half the time: it has little to lose.
 
+    If no word came of anybody, the trainer's own network had failed. When the first word comes, the
+    others have as much time again: TCP sends after a cut what was lost in it, to each at another
+    moment. Else all would be out, one after another, and their sums void.
+
     A member that hears nothing from the coordinator is as good as silent. It says so itself with
     its load, if only the way to it is cut. A trainer that was stopped finds such words of all in
     its sockets, so one counts only when it is said again a second later. A member that is cut off
@@ -49,6 +54,8 @@ class Silence:
     def __init__(self, members: Membership, probation: Probation) -> None:
         self._members = members
         self._probation = probation
+        self._any_s = math.inf
+        """Time of anybody's last word."""
         self._heard_s: dict[Incarnation, float] = {}
         self._first_s: dict[Incarnation, float] = {}
         """Time of its first word."""
@@ -71,6 +78,9 @@ class Silence:
         """Something came from a member, whatever it says."""
         if self._members.alive(one) is None:
             return
+        if now_s >= self._any_s + DEAF_S and len(self._heard_s) > 1:
+            self._heard_s = dict.fromkeys(self._heard_s, now_s)
+        self._any_s = now_s
         before_s = self._heard_s.get(one)
         self._heard_s[one] = now_s
         if before_s is None:

@@ -118,6 +118,21 @@ def test_the_only_ready_member_of_a_stage_is_out_if_one_that_is_avoided_has_the_
     assert play.coordinator.members.alive(bob).ready
 
 
+def test_after_a_cut_of_the_trainer_itself_nobody_is_out_for_speaking_later_than_another():
+    """TCP sends again what was lost: to one at once, to another some seconds later."""
+    play = Listening()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.hand(ann, 0)
+    play.hand(bob, 1)
+    play.live(1)
+
+    evicted = play.live(int(SILENT_S) + 1, mute=(ann, bob))
+    evicted += play.live(int(SILENT_S), mute=(ann,))
+    assert evicted == []
+
+    assert play.live(2, mute=(ann,)) == [ann], "it has as much time again, and no more"
+
+
 def test_where_all_of_a_stage_are_silent_a_fence_waits_for_as_long_as_a_link_lasts():
     play = Listening()
     ann, bob = play.serve("a"), play.serve("b")
@@ -240,9 +255,11 @@ def test_a_night_away_teaches_nothing():
 
 def test_a_learned_pause_is_forgotten_in_some_minutes():
     play = Listening()
-    ann, _ = play.serve("a"), play.serve("b")
+    ann, bob = play.serve("a"), play.serve("b")
     play.live(1)
-    play.now_s += 3.5
+    for _ in range(4):
+        play.now_s += 1.0
+        play.coordinator.silence.on_word(bob, play.now_s)
     play.live(1)
     assert play.coordinator.silence.limit_s(ann.peer) > SILENT_S
 
