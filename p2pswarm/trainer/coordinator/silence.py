@@ -200,6 +200,8 @@ class Silence:
         self, silent: Incarnation, spares: Callable[[int], Iterable[Incarnation]], now_s: float
     ) -> bool:
         """Return whether others of its stage are heard, who have the weights."""
+        if now_s >= self._any_s + DEAF_S:
+            return False  # of a cut of our own, those are silent first that spoke first before it
         member = self._members.alive(silent)
         assert member is not None, "only the living are waited for"
         others = [one.incarnation for one in self._members.ready(member.stage)]

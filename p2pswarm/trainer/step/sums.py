@@ -117,6 +117,8 @@ class _Suspended:
     limit_s: float
     answered_s: float
     """The least time that it has once its process has answered."""
+    usual_s: float
+    """The least time that it has once its whole stage was lost."""
     since_s: float | None = None
     """Time since which another server could do its work; None while there is none."""
 
@@ -162,9 +164,10 @@ class Suspensions:
         if self._times[one.peer] >= TIMES_MAX:
             return False
         self._times[one.peer] += 1
-        limit_s = 0.0 if silent else max(SUSPENDED_S, min(REDO_SHARE * redo_s, SUSPENDED_MAX_S))
+        usual_s = max(SUSPENDED_S, min(REDO_SHARE * redo_s, SUSPENDED_MAX_S))
+        limit_s = 0.0 if silent else usual_s
         answered_s = min(ANSWERED_S, STAY_SHARE * stay_s)
-        self._suspended[one.peer] = _Suspended(one, stage, limit_s, answered_s)
+        self._suspended[one.peer] = _Suspended(one, stage, limit_s, answered_s, usual_s)
         return True
 
     def of_peer(self, peer: bytes) -> tuple[Incarnation, int] | None:
@@ -185,11 +188,12 @@ class Suspensions:
     def watch(self, served: Callable[[int], bool], now_s: float) -> None:
         """Let time run for those whose work another server could do; `served`: of a stage.
 
-        A stage that has lost all its servers has as much time from when the first is back.
+        A stage that has lost all its servers has time from when the first is back, silent ones too:
+        they were lost to one cut, and come back within a moment of each other.
         """
         for one in self._suspended.values():
             if not served(one.stage):
-                one.since_s = None
+                one.since_s, one.limit_s = None, max(one.limit_s, one.usual_s)
             elif one.since_s is None:
                 one.since_s = now_s
 

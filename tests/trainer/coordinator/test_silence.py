@@ -133,6 +133,23 @@ def test_after_a_cut_of_the_trainer_itself_nobody_is_out_for_speaking_later_than
     assert play.live(2, mute=(ann,)) == [ann], "it has as much time again, and no more"
 
 
+def test_in_a_cut_of_the_trainer_itself_nobody_is_out_for_having_spoken_sooner_than_another():
+    play = Listening()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.coordinator._probation.prove([ann.peer, bob.peer])
+    play.hand(ann, 0)
+    play.hand(bob, 1)
+    play.live(1)
+    for one in (ann, bob):
+        play.coordinator.silence.on_word(one, play.now_s)
+    play.wait(0.4)
+    play.coordinator.silence.on_word(bob, play.now_s)
+
+    play.wait(SILENT_S - 0.2)
+
+    assert play.seen(act.Evict) == []
+
+
 def test_where_all_of_a_stage_are_silent_a_fence_waits_for_as_long_as_a_link_lasts():
     play = Listening()
     ann, bob = play.serve("a"), play.serve("b")

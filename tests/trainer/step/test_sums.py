@@ -83,6 +83,18 @@ def test_one_that_answers_has_longer_and_one_that_was_silent_has_no_time():
     assert suspensions.overdue(5.0 + ANSWERED_S) == [ANN]
 
 
+def test_one_that_was_silent_has_time_if_its_whole_stage_was_lost():
+    """Both were behind one cut: the second is back a moment after the first."""
+    suspensions = Suspensions()
+    suspensions.begin(ANN, 0, silent=True)
+    suspensions.watch(served(), 5.0)
+
+    suspensions.watch(served(0), 9.0)
+
+    assert suspensions.overdue(9.0) == []
+    assert suspensions.overdue(9.0 + SUSPENDED_S) == [ANN]
+
+
 @given(st.floats(0.0, 1000.0))
 def test_one_that_answers_has_no_more_than_a_share_of_the_time_that_it_was_there(stay_s: float):
     suspensions = Suspensions()
