@@ -56,11 +56,7 @@ def test_a_graph_that_is_made_again_changes_nothing() -> None:
 def test_what_a_killed_server_had_counted_is_done_again_exactly(stage: int) -> None:
     async def main():
         async with swarm(SKIPPING) as r:
-            await r.ready_servers(*range(2, 2 + 2 * STAGES))
-            await r.trainer.whole_step()
-            await r.trainer.step_pushes()
-            await replay_without_one_of(stage, r)
-            await r.trainer.end_step()
+            await second_step_without_one_of(stage, r)
             return weights_of(r)
 
     assert_equal(virtual(main), plain_after(2, SKIPPING).flat.parameters)
@@ -85,6 +81,15 @@ async def replay_without_one_of(stage: int, r: Swarm) -> None:
     for number in mine:
         await r.trainer.push(door, number, attempt=1, counting=(stage,))
     await r.trainer.until_counted(*numbers)
+
+
+async def second_step_without_one_of(stage: int, r: Swarm) -> None:
+    """Two servers a stage train a step, and a second one in which one of `stage` is killed."""
+    await r.ready_servers(*range(2, 2 + 2 * r.config.stages))
+    await r.trainer.whole_step()
+    await r.trainer.step_pushes()
+    await replay_without_one_of(stage, r)
+    await r.trainer.end_step()
 
 
 def test_a_held_out_loss_passes_through_all_stages() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from core import core_of
 from server.harness import CONFIG, ONE_STAGE, B, Swarm, peer, plain_after, swarm, virtual
-from server.test_bundle_training import replay_without_one_of
+from server.test_bundle_training import second_step_without_one_of
 from server.test_tied_training import MODEL as TIED
 from server.test_tied_training import flats_of, named
 
@@ -50,11 +50,7 @@ def assert_bits_of_a_plain_loop(r: Swarm, config: RunConfig) -> None:
 def test_what_a_killed_server_had_counted_is_done_again_to_the_same_bits(config, stage):
     async def main():
         async with swarm(config) as r:
-            await r.ready_servers(*range(2, 2 + 2 * STAGES))
-            await r.trainer.whole_step()
-            await r.trainer.step_pushes()
-            await replay_without_one_of(stage, r)
-            await r.trainer.end_step()
+            await second_step_without_one_of(stage, r)
             await r.trainer.whole_step()
             assert_bits_of_a_plain_loop(r, config)
 

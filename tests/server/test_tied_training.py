@@ -17,7 +17,7 @@ from server.harness import (
     swarm,
     virtual,
 )
-from server.test_bundle_training import replay_without_one_of
+from server.test_bundle_training import second_step_without_one_of
 
 from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.reference import ReferenceTrainer
@@ -132,11 +132,7 @@ def test_where_one_stage_has_both_ends_it_is_one_parameter() -> None:
 def test_what_a_killed_server_had_counted_is_once_in_the_tied_tensor(stage: int) -> None:
     async def main():
         async with swarm(GPT) as r:
-            await r.ready_servers(*range(2, 2 + 2 * STAGES))
-            await r.trainer.whole_step()
-            await r.trainer.step_pushes()
-            await replay_without_one_of(stage, r)
-            await r.trainer.end_step()
+            await second_step_without_one_of(stage, r)
             assert_as_in_a_plain_loop(r, 2, GPT)
 
     virtual(main)

@@ -75,10 +75,13 @@ class LowRank:
         factors = layout.factors
         low = [tensor for tensor in layout.parameters if tensor.name in factors]
         left_out = [*((t.start, t.stop) for t in low), *([(tied.start, tied.stop)] if tied else [])]
-        self._others = list(_between(sorted(left_out), layout.factors_start))
-        """The places of what is averaged as it is."""
-        first = sum(place.stop - place.start for place in self._others)
-        second = 0
+        self._others: list[tuple[slice, slice]] = []
+        """Places of what is averaged as it is: in the flat buffers, in what is averaged first."""
+        first = second = 0
+        for place in _between(sorted(left_out), layout.factors_start):
+            there = slice(first, first + place.stop - place.start)
+            self._others.append((place, there))
+            first = there.stop
         self.matrices: list[LowRankMatrix] = []
         for tensor in low:
             found = _matrix(tensor, factors[tensor.name], first, second)
@@ -88,7 +91,7 @@ class LowRank:
 
     def first(self, sum_N: Tensor, out_F: Tensor) -> None:
         """Write this member's part of what is averaged first: vectors and the like, and each P."""
-        for place, there in zip(self._others, self._there(), strict=True):
+        for place, there in self._others:
             out_F[there].copy_(sum_N[place])
         for matrix in self.matrices:
             gradient_MC, warm_RC = self._gradient(matrix, sum_N), self._warm(matrix, self._warm_N)
@@ -118,7 +121,7 @@ class LowRank:
         tied = self.tied or Span(0, 0)
         out_N[: tied.start].zero_()
         out_N[tied.stop :].zero_()
-        for place, there in zip(self._others, self._there(), strict=True):
+        for place, there in self._others:
             out_N[place].copy_(averaged_F[there])
         for matrix, left_RM in zip(self.matrices, lefts, strict=True):
             right_RC = averaged_S[matrix.right].view(matrix.rank, matrix.columns)
@@ -145,14 +148,6 @@ class LowRank:
         lefts = self.left(first_F)
         self.second(sum_N, lefts, second_S)
         self.restore(first_F, lefts, second_S, sum_N)
-
-    def _there(self) -> Iterator[slice]:
-        """The places of the others in what is averaged first."""
-        start = 0
-        for place in self._others:
-            stop = start + place.stop - place.start
-            yield slice(start, stop)
-            start = stop
 
     def _alike(self) -> list[list[int]]:
         """The numbers of matrices of one shape, which are made orthonormal together."""

@@ -92,7 +92,7 @@ class Handover:
                 self._missed_s[stage] = min(self._missed_s.get(stage, since_s), since_s)
         if (len(self._missed_s), voteless) != before:
             self._ask_s, self._ask_pause_s = now_s, ASK_AGAIN_S
-        misses = bool(self._missed(now_s)) or self.is_voteless(now_s)
+        misses = bool(self._missed(now_s)) or self._is_voteless(now_s)
         return now_s >= self._ask_s and misses
 
     def question(self, voters: Sequence[Whereabouts], now_s: float) -> tuple[Whereabouts, ...]:
@@ -110,9 +110,11 @@ class Handover:
         self._ask_pause_s = min(2 * self._ask_pause_s, ASK_AGAIN_MAX_S)
         return tuple(asked.values())
 
-    def missed(self, now_s: float) -> list[Whereabouts]:
-        """The servers of the missed stages, which this trainer asks itself."""
-        return [one for stage in self._missed(now_s) for one in self._absent(stage)]
+    def missed(self, voters: Sequence[Whereabouts], now_s: float) -> list[Whereabouts]:
+        """The servers of the missed stages, and `voters` if votes are: this trainer asks them."""
+        servers = [one for stage in self._missed(now_s) for one in self._absent(stage)]
+        lacking = voters if self._is_voteless(now_s) else ()
+        return [*servers, *(one for one in lacking if one not in servers)]
 
     def on_knocks(self, knocks: Iterable[CoordinatorProbe], step: int) -> None:
         """Servers ask a standby for a stage: those that hold its weights are asked about, too."""
@@ -135,7 +137,7 @@ class Handover:
         `ours`: the peers that this trainer has reached; `theirs`: the standbys by rank, with the
         peers that each has reached; `voters`: those of the head but this trainer's own.
         """
-        unheard = {one for one in voters if one not in ours} if self.is_voteless(now_s) else set()
+        unheard = {one for one in voters if one not in ours} if self._is_voteless(now_s) else set()
         lacking = bool(self._lacking(ours, now_s))
         if not lacking and not unheard:
             return None
@@ -205,7 +207,7 @@ class Handover:
             if self._asked[stage] and not any(peer in ours for peer in self._asked[stage])
         ]
 
-    def is_voteless(self, now_s: float) -> bool:
+    def _is_voteless(self, now_s: float) -> bool:
         """Return whether votes have been lacking for long enough."""
         return now_s >= self._voteless_s + MISSED_S
 

@@ -184,9 +184,7 @@ class HandoverIo:
         peers = self._rule.question(known, coordination.now_s())
         peers = as_far_as_they_fit(self._cards, peers)
         question = AskReachable(self._run, coordination.term, peers)
-        missed = self._rule.missed(coordination.now_s())
-        if self._rule.is_voteless(coordination.now_s()):
-            missed += [one for one in known if one not in missed]
+        missed = self._rule.missed(known, coordination.now_s())
         async with asyncio.TaskGroup() as tasks:
             own = [tasks.create_task(self._answers(one, REPLY_S)) for one in missed]
             least = tasks.create_task(asyncio.sleep(OWN_PROBE_S))

@@ -30,12 +30,11 @@ class UnreachablePairs:
 
     def __init__(self, members: Membership, peers_max: int = MEMBERS_MAX) -> None:
         self._members = members
-        self._max = peers_max
         self._said: dict[Incarnation, frozenset[bytes]] = {}
         """Peers from which nothing comes, as each member says."""
         self.any = False
         """True if there may be a pair; this is asked after every note."""
-        self.stayed: dict[bytes, tuple[bytes, int]] = {}
+        self.stayed = RecentItems[bytes, tuple[bytes, int]](peers_max)
         """By peer that stayed: the one that left, and the averagings for which that counts."""
 
     def on_report(self, by: Incarnation, peers: Iterable[bytes]) -> None:
@@ -97,10 +96,7 @@ class UnreachablePairs:
         return all(beside != other.peer for other in others)
 
     def _stays(self, peer: bytes, beside: bytes) -> None:
-        self.stayed.pop(peer, None)
         self.stayed[peer] = beside, AVERAGINGS_SPENT
-        if len(self.stayed) > self._max:
-            del self.stayed[next(iter(self.stayed))]
 
 
 class SingleWords:
@@ -141,17 +137,13 @@ class FailedPairs:
     """
 
     def __init__(self, words: SingleWords, pairs_max: int = MEMBERS_MAX) -> None:
-        self._max = pairs_max
         self._words = words
-        self._said_s: dict[tuple[bytes, bytes], float] = {}
-        """Time at which a peer said it last of another; the newest stands last."""
+        self._said_s = RecentItems[tuple[bytes, bytes], float](pairs_max)
+        """Time at which a peer said it last of another."""
 
     def on_report(self, by: bytes, of: bytes, now_s: float) -> None:
         """A member says that nothing passes between it and another."""
-        self._said_s.pop((by, of), None)
         self._said_s[by, of] = now_s
-        if len(self._said_s) > self._max:
-            del self._said_s[next(iter(self._said_s))]
 
     def leaver(self, by: bytes, of: bytes, counts: tuple[int, int], now_s: float) -> bytes:
         """Return which of two leaves; `counts`: how much `by`, which says so, and `of` counted."""

@@ -50,12 +50,18 @@ def heard_at(*times_s: float) -> tuple[Silence, Incarnation]:
     return silence, one
 
 
-def test_a_silent_member_is_out_soon_when_the_step_cannot_end_without_it():
+def two_at_work() -> tuple[Listening, Incarnation, Incarnation]:
+    """Two members that have a microbatch each, and are heard."""
     play = Listening()
     ann, bob = play.serve("a"), play.serve("b")
     play.hand(ann, 0)
     play.hand(bob, 1)
     play.live(1)
+    return play, ann, bob
+
+
+def test_a_silent_member_is_out_soon_when_the_step_cannot_end_without_it():
+    play, ann, _ = two_at_work()
 
     evicted = play.live(int(SILENT_S) + 1, mute=(ann,))
 
@@ -120,11 +126,7 @@ def test_the_only_ready_member_of_a_stage_is_out_if_one_that_is_avoided_has_the_
 
 def test_after_a_cut_of_the_trainer_itself_nobody_is_out_for_speaking_later_than_another():
     """TCP sends again what was lost: to one at once, to another some seconds later."""
-    play = Listening()
-    ann, bob = play.serve("a"), play.serve("b")
-    play.hand(ann, 0)
-    play.hand(bob, 1)
-    play.live(1)
+    play, ann, bob = two_at_work()
 
     evicted = play.live(int(SILENT_S) + 1, mute=(ann, bob))
     evicted += play.live(int(SILENT_S), mute=(ann,))
@@ -195,11 +197,7 @@ def test_where_all_of_a_stage_hear_nothing_nobody_is_out_and_a_standbys_word_is_
 
 
 def test_a_member_that_says_twice_that_it_hears_nothing_is_out_though_it_is_heard():
-    play = Listening()
-    ann, bob = play.serve("a"), play.serve("b")
-    play.hand(ann, 0)
-    play.hand(bob, 1)
-    play.live(1)
+    play, ann, _ = two_at_work()
 
     play.coordinator.silence.on_unheard_time(ann, SILENCE_S, play.now_s)
     assert play.live(int(SAID_AGAIN_S)) == []

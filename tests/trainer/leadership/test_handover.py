@@ -122,6 +122,14 @@ def test_a_coordinator_without_votes_goes_on_if_no_other_would_have_more(theirs,
     assert rule.successor(peers("x"), theirs, VOTERS, MISSED_S) is None, why
 
 
+def test_a_coordinator_without_votes_asks_the_voters_itself_and_each_peer_once():
+    rule = voteless()
+    rule.look([FIRST, []], never, MISSED_S, voteless=True)
+    both = [where("s"), where("x")]
+
+    assert rule.missed(both, 2 * MISSED_S) == both
+
+
 def test_votes_that_come_after_a_while_are_no_reason_to_hand_over():
     rule = voteless()
     rule.look([FIRST, SECOND], never, MISSED_S, voteless=False)
@@ -149,7 +157,7 @@ def test_it_asks_about_a_server_of_every_stage_and_the_voters_and_asks_the_misse
     rule.look([FIRST, []], never, MISSED_S)
 
     assert rule.question([where("x")], MISSED_S) == (where("x"), where("s"), where("f"))
-    assert rule.missed(MISSED_S) == [where("s")]
+    assert rule.missed([], MISSED_S) == [where("s")]
 
 
 def test_one_that_was_put_out_is_asked_about_beside_those_that_are_ready():
@@ -160,7 +168,7 @@ def test_one_that_was_put_out_is_asked_about_beside_those_that_are_ready():
     rule.look([FIRST, []], never, 2.0)
 
     assert rule.look([FIRST, []], never, 2.0 + MISSED_S)
-    assert rule.missed(2.0 + MISSED_S) == [where("s"), where("t")]
+    assert rule.missed([], 2.0 + MISSED_S) == [where("s"), where("t")]
 
 
 def test_one_that_serves_another_stage_by_now_is_not_asked_for_the_former():
@@ -170,7 +178,7 @@ def test_one_that_serves_another_stage_by_now_is_not_asked_for_the_former():
     rule.look([FIRST, []], never, 2.0)
 
     assert rule.look([FIRST, []], never, 2.0 + MISSED_S)
-    assert rule.missed(2.0 + MISSED_S) == [where("s")]
+    assert rule.missed([], 2.0 + MISSED_S) == [where("s")]
 
 
 def test_a_run_of_many_stages_asks_as_much_as_a_message_holds_the_missed_stages_first():
@@ -293,7 +301,7 @@ def test_servers_that_knock_take_only_so_much_room():
     rule = missing()
     rule.on_knocks([CoordinatorProbe(1, 7, where(f"k{n}")) for n in range(KNOCKS_MAX)], 7)
 
-    assert len(rule.missed(MISSED_S)) <= 8
+    assert len(rule.missed([], MISSED_S)) <= 8
 
 
 def test_a_new_term_waits_for_its_members_first():
