@@ -19,7 +19,7 @@ from p2pswarm.sim.network_conditions import Host
 from p2pswarm.sim.process import SimProcess
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
-from p2pswarm.trainer.reports.leadership import Leads, SteppedDown
+from p2pswarm.trainer.reports.leadership import Leads, StandbyTaken, SteppedDown
 from p2pswarm.trainer.reports.reports import MemberReady, RunFinished, StepDone
 from p2pswarm.trainer.step.in_flight import FENCE_S
 
@@ -325,6 +325,36 @@ def test_a_coordinator_that_was_cut_off_from_most_voters_still_knows_where_they_
 
     assert result.ended == ALL_DONE
     assert terms(swarm) == [1]
+
+
+def test_a_standby_that_dials_the_lost_coordinator_turns_to_the_next_one_at_once():
+    """Such a dial takes seconds; what another trainer asks of a voter tells who leads."""
+    away_s = 60.0
+    config = SwarmConfig(
+        seed=SEED,
+        trainers=3,
+        faults=FaultPlan(
+            3,
+            (
+                Fault(FaultKind.CUT, AFTER_A_STEP_S, away_s, (0, 1)),
+                Fault(FaultKind.FREEZE, 2 * AFTER_A_STEP_S, away_s, (0,)),
+            ),
+        ),
+        patience_s=120.0,
+        **ONE_EACH,
+    )
+    swarm = SimSwarm(config)
+    times_s: dict[type[Report], float] = {}
+
+    def heard(report: Report) -> None:
+        if terms(swarm) == [1, 2]:
+            times_s.setdefault(type(report), asyncio.get_running_loop().time())
+
+    swarm.heard = heard
+    result = run(swarm.play(), config.seed)
+
+    assert result.ended == ALL_DONE
+    assert times_s[StandbyTaken] < times_s[Leads] + 0.5
 
 
 @pytest.mark.parametrize("kind", [FaultKind.RESTART, FaultKind.FREEZE])

@@ -38,7 +38,8 @@ class Silence:
 
     Python holds up a member's event loop for moments (an import, the first use of a device). A
     member that came back from a pause, evicted or not, may be silent twice as long the next time,
-    8 s at most. One that was in no decided step yet has half the time: it has little to lose.
+    8 s at most. One that came after the run, and was in no decided step yet, has half the time: it
+    has little to lose.
 
     If no word came of anybody, the trainer's own network had failed. When the first word comes, the
     others have as much time again: TCP sends after a cut what was lost in it, to each at another
@@ -85,6 +86,7 @@ class Silence:
         self._heard_s[one] = now_s
         if before_s is None:
             self._first_s[one] = now_s
+            self._probation.on_first_word(one.peer, now_s)
             before_s = self._left_s.pop(one.peer, now_s)
             heappush(self._looks, (now_s + self.limit_s(one.peer), one.number, one.peer))
         pause_s = now_s - before_s
@@ -124,7 +126,7 @@ class Silence:
     def limit_s(self, peer: bytes) -> float:
         """Return how long a peer may be silent."""
         learned_s = LEARNED * self._longest_s.get(peer, 0.0)
-        least_s = SILENT_S if self._probation.proven(peer) else NEWCOMER_SILENT_S
+        least_s = NEWCOMER_SILENT_S if self._probation.newcomer(peer) else SILENT_S
         return min(LEARNED_MAX_S, max(least_s, learned_s))
 
     def stay_s(self, one: Incarnation) -> float:

@@ -13,6 +13,7 @@ from p2pswarm.net.rpc.base import Rpc, Stream
 from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.actions import (
     Deposed,
+    Followed,
     Leading,
     RecordDecided,
     StoreFailed,
@@ -303,6 +304,8 @@ class Trainer:
                     self._context.report(done)
             case VotesChanged():
                 self._check_voters()
+            case Followed(leader=leader):
+                self.watch.on_leader(leader)
             case Deposed(why=why):
                 self._step_down(why)
             case VotesMissing(voters=voters):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from p2pswarm.base.errors import BadMessage, PathError, SwarmError
-from p2pswarm.base.ids import Contact
+from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.run.chain.chain_node import ChainNode
 from p2pswarm.run.chain.participant import ChainParticipant
@@ -162,6 +162,9 @@ class CoordinatorStream:
         self._tasks = tasks
         self._search = CoordinatorSearch()
         self._task: asyncio.Task[None] | None = None
+        self._asked: PeerId | None = None
+        self._silence: asyncio.Timeout | None = None
+        """The limit of the stream with the trainer that is asked."""
         self.enlisted = False
         """True if a coordinator has taken this trainer as a standby, and its stream lasts."""
 
@@ -175,6 +178,15 @@ class CoordinatorStream:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+
+    def on_leader(self, leader: bytes) -> None:
+        """A trainer leads from now on: the one that is asked may be dead, or behind a cut."""
+        contact, silence = self._roll.find(leader), self._silence
+        if contact is None or contact.peer in (self._asked, self._rpc.contact.peer):
+            return
+        self._search.on_hint(contact)
+        if silence is not None and not silence.expired():
+            silence.reschedule(asyncio.get_running_loop().time())
 
     async def _stand_by(self) -> None:
         while True:
@@ -191,12 +203,11 @@ class CoordinatorStream:
         assert to.peer is not None, "trainers are known by their ids"
         opening = Enlist(self._run, str(self._rpc.contact.address))
         try:
-            async with (
-                asyncio.timeout(SILENCE_S) as silence,
-                self._rpc.open_stream(to, opening, None) as stream,
-            ):
-                if await self._hear(to, stream, silence):
-                    self._node.link_lost(to.peer.raw)
+            async with asyncio.timeout(SILENCE_S) as silence:
+                self._asked, self._silence = to.peer, silence
+                async with self._rpc.open_stream(to, opening, None) as stream:
+                    if await self._hear(to, stream, silence):
+                        self._node.link_lost(to.peer.raw)
         except TimeoutError:
             log.info("%s is silent", to)
         except PathError as error:
@@ -205,6 +216,7 @@ class CoordinatorStream:
         except SwarmError as error:
             log.info("%s does not take a standby: %s", to, error)
         finally:
+            self._asked = self._silence = None
             self.enlisted = False
 
     async def _hear(self, to: Contact, stream: Stream, silence: asyncio.Timeout) -> bool:

@@ -32,6 +32,8 @@ class Probation:
         self._proven: dict[bytes, bool] = {}
         """Whether a proven server is in the run from its beginning on."""
         self._start_ends_s = math.inf
+        self._starters: RecentItems[bytes, None] = RecentItems(MEMBERS_MAX)
+        """Those that came with the run."""
         if proven := tuple(proven):
             self.begin(proven, -math.inf)
         self._deaths: RecentItems[bytes, int] = RecentItems(MEMBERS_MAX)
@@ -57,6 +59,15 @@ class Probation:
     def proven(self, peer: bytes) -> bool:
         """Return whether a server was in a decided step."""
         return peer in self._proven
+
+    def on_first_word(self, peer: bytes, now_s: float) -> None:
+        """A server has joined."""
+        if now_s <= self._start_ends_s:
+            self._starters[peer] = None
+
+    def newcomer(self, peer: bytes) -> bool:
+        """Return whether a server came later than the run, and was in no decided step."""
+        return peer not in self._proven and peer not in self._starters
 
     def on_death(self, peer: bytes, stay_s: float, now_s: float) -> None:
         """A server that had work ended without a goodbye, after it had been here for `stay_s`."""

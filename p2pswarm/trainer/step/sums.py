@@ -215,6 +215,7 @@ class Suspensions:
         return [(one.since_s + one.limit_s, one) for one in there if one.since_s is not None]
 
 
+FIRST_TERM = 1  # nobody has coordinated before it
 FORMER_SUMS_S = 1.5  # one that hears nothing asks twice a second who leads, and then dials
 
 
@@ -223,7 +224,7 @@ class FormerSums:
 
     A new coordinator takes the sums that do not overlap, and of which it has launched nothing
     itself. So it launches nothing until the servers that should have sums are here, or a moment
-    has passed.
+    has passed. In the first step no record names them: anyone may bring one in that moment.
     """
 
     def __init__(self, term: int, era: int, named: Iterable[bytes]) -> None:
@@ -232,6 +233,8 @@ class FormerSums:
         self._era = era
         self._named = frozenset(named)
         self._awaited = set(self._named)
+        self._anyone = not self._named and term > FIRST_TERM
+        """True if nobody knows who should bring one."""
         self._due_s: float | None = None
         """Time after which nobody is waited for; None before the first join."""
         self._brought: set[bytes] = set()
@@ -249,7 +252,7 @@ class FormerSums:
 
     def on_join(self, peer: bytes, join: Join, now_s: float) -> bool:
         """A server has come; returns whether others were waited for, or this one."""
-        waited = bool(self._awaited)
+        waited = self._anyone or bool(self._awaited)
         self._awaited.discard(peer)
         if self.may_take(join) and len(self._brought) < MEMBERS_MAX:
             self._brought.add(peer)
@@ -280,7 +283,8 @@ class FormerSums:
 
     def awaited(self, now_s: float) -> bool:
         """Return whether a sum may come that holds what is not launched yet."""
-        return bool(self._awaited) and (self._due_s is None or now_s < self._due_s)
+        waits = self._anyone or bool(self._awaited)
+        return waits and (self._due_s is None or now_s < self._due_s)
 
     def next_deadline_s(self, now_s: float) -> float | None:
         """Return when nobody is waited for any more."""
@@ -289,6 +293,7 @@ class FormerSums:
     def next_step(self) -> None:
         """Another step begins: its sums are empty, but for what was counted ahead."""
         self._awaited.clear()
+        self._anyone = False
         if not self._taken_ahead:
             self._brought.clear()
         self.taken, self._taken_ahead, self._spoiled = self._taken_ahead, False, False

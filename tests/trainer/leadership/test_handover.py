@@ -14,6 +14,7 @@ from p2pswarm.run.messages.trainers import (
     Unheard,
     Whereabouts,
 )
+from p2pswarm.server.trainer_search import DIAL_S
 from p2pswarm.trainer.leadership.handover import (
     ASK_AGAIN_MAX_S,
     ASK_AGAIN_S,
@@ -386,6 +387,10 @@ def test_one_server_is_one_seeker_whatever_incarnations_it_names():
         Unheard(peer("liar"), 2 * KNOCKS_MAX - 1),
         Unheard(peer("honest"), 7),
     )
+
+
+def test_a_knock_is_remembered_until_the_next_one_of_a_server_that_dials_two_others_in_vain():
+    assert KNOCK_S > 2 * DIAL_S
 
 
 def test_knocks_are_forgotten_and_their_number_is_limited():

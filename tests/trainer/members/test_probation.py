@@ -223,6 +223,20 @@ def test_a_server_of_the_last_step_may_be_silent_for_longer_than_a_newcomer():
     assert silence.limit_s(bob.peer) == NEWCOMER_SILENT_S
 
 
+def test_one_that_came_with_the_run_may_be_silent_for_as_long_before_it_was_in_a_step():
+    play = Play()
+    play.serve("a")
+    silence = play.coordinator.silence
+    bob = play.join("b")
+    silence.on_word(bob, play.now_s)
+    play.wait(2.0 * START_S)
+    carl = play.join("c")
+    silence.on_word(carl, play.now_s)
+
+    assert silence.limit_s(bob.peer) == SILENT_S
+    assert silence.limit_s(carl.peer) == NEWCOMER_SILENT_S
+
+
 def test_a_newcomer_does_not_wait_for_a_server_that_is_silent():
     """Its death is not known yet, and there is work that was never launched."""
     play = Play(replace(CONFIG, batch=BatchConfig(microbatches=9, evaluate_every=0, window=1)))

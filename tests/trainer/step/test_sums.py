@@ -196,6 +196,27 @@ def test_what_is_in_the_sums_is_not_launched():
     assert play.orders() == {ann: FIRST, bob: SECOND}
 
 
+def test_where_no_record_names_those_who_have_sums_anyone_may_bring_one_in_a_moment():
+    play = Takeover(named="")
+    ann = play.come("a", FIRST)
+    play.wait(FORMER_SUMS_S / 2)
+    bob = play.come("b", SECOND)
+
+    assert play.launched() == []
+    assert play.orders() == {ann: FIRST, bob: SECOND}
+
+
+def test_where_no_record_names_anybody_the_rest_is_launched_after_that_moment():
+    play = Takeover(named="")
+    play.come("a", FIRST)
+    play.wait(FORMER_SUMS_S / 2)
+    early = play.launched()
+    play.wait(FORMER_SUMS_S / 2)
+
+    assert early == []
+    assert play.launched() == [3]
+
+
 def test_only_what_is_missing_is_launched():
     play = Takeover()
     play.come("a", FIRST)
@@ -430,7 +451,7 @@ def test_nobody_is_waited_for_longer_than_a_moment_after_the_first(comes, named)
         first_s = now_s if first_s is None else first_s
         sums.on_join(peers[number], Join(RUN, "h:1", 0, 1, b"w", ()), now_s)
         here.add(number)
-        awaited = bool(named - here) and now_s < first_s + FORMER_SUMS_S
+        awaited = bool(not named or named - here) and now_s < first_s + FORMER_SUMS_S
         assert sums.awaited(now_s) == awaited
         due_s = sums.next_deadline_s(now_s)
         assert (due_s is not None) == awaited
