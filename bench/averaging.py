@@ -1,6 +1,7 @@
 """Averaging among the members of one stage, beside hivemind 1.1.12's averager, in one run.
 
     python bench/averaging.py [--members 4] [--mb 256] [--rounds 5] [--json FILE]
+    python bench/averaging.py --wan [--rate-mbit 200] [--rtt-ms 100] --members 2 --mb 32
 
 Every member is a process of its own, all on this machine, each with `--mb` million bytes of float32
 gradients, encrypted on the way, no compression. Both sides take turns. A turn is timed from the
@@ -10,22 +11,32 @@ order to average, which all members get at once, until the last one holds the re
 The processor time is that of all processes of a side, hivemind's daemons included.
 
 hivemind lives in .venv-peers, made by the first run (pip, a few minutes). Medians of all turns.
+
+`--wan`: float32 beside sums on a grid (`int-grid`), each member on a host of its own in the WAN lab
+(`tests/wanlab`), and the bytes that all links carried. The lab's emulator runs on the same
+processors: with too many members it is what takes the time.
 """
 
 import argparse
 import os
 import statistics
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from peers import NoPeer, crew, hivemind_python, show
 from proc import family_cpu_s
 from results import command_line, write_json
+from wan_lab import Lab, LabUnavailable, add_link_options, carried_bytes, link_of
 from workers import Worker
 
 MEMBERS_MAX = 64  # the most that one group holds
+
+OURS = Path(__file__).with_name("peers_ours.py")
+ACROSS = {"float32": "raw", "int-grid": "int-grid"}
 
 Samples = dict[str, dict[str, list[float]]]
 
@@ -72,6 +83,19 @@ def ours(hire: Any, members: int, mb: int) -> Side:
     return side
 
 
+def on_hosts(hire: Any, lab: Lab, codec: str, members: int, mb: int) -> Side:
+    """Members on the hosts of a lab."""
+    workers = [
+        hire(
+            *lab.enter(n), sys.executable, OURS, "averaging", str(n), str(mb), codec, lab.address(n)
+        )
+        for n in range(members)
+    ]
+    side = Side(workers)
+    side.do("meet", members=side.do("address"))
+    return side
+
+
 def theirs(hire: Any, python: Path, members: int, mb: int) -> Side:
     workers: list[Worker] = []
     seed: list[str] = []
@@ -82,15 +106,20 @@ def theirs(hire: Any, python: Path, members: int, mb: int) -> Side:
     return Side(workers)
 
 
-def measured(sides: dict[str, Side], rounds: int) -> Samples:
-    """The samples of all turns; the first of each side dials and warms up, and is left out."""
-    samples: Samples = {side: {"s": [], "cpu_s": []} for side in sides}
+def measured(sides: dict[str, Side], rounds: int, carried: Callable[[], int]) -> Samples:
+    """The samples of all turns; the first of each side dials and warms up, and is left out.
+
+    `carried`: the bytes that links have carried so far.
+    """
+    samples: Samples = {side: {"s": [], "cpu_s": [], "mb": []} for side in sides}
     for number in range(rounds + 1):
         for name, side in sides.items():
+            before = carried()
             took_s, used_s = side.turn(number + 1)
             if number:
                 samples[name]["s"].append(took_s)
                 samples[name]["cpu_s"].append(used_s)
+                samples[name]["mb"].append((carried() - before) / 1e6)
         show(f"turn {number} of {rounds}")
     return samples
 
@@ -101,25 +130,43 @@ def main() -> int:
     parser.add_argument("--mb", type=int, default=256, help="million bytes of gradients each")
     parser.add_argument("--rounds", type=int, default=5, help="turns a side")
     parser.add_argument("--ours-only", action="store_true", help="without hivemind, to profile")
+    parser.add_argument("--wan", action="store_true", help="float32 beside int-grid, in the lab")
+    add_link_options(parser)
     args = parser.parse_args()
     if args.rounds < 1 or args.mb < 1:
         parser.error("--rounds and --mb: 1 or more")
     if not 2 <= args.members <= MEMBERS_MAX:
         parser.error(f"--members: 2 to {MEMBERS_MAX}")
+    load_before = os.getloadavg()[0]
     try:
-        python = None if args.ours_only else hivemind_python()
-    except NoPeer as error:
+        samples = across(args) if args.wan else beside_hivemind(args)
+    except (NoPeer, LabUnavailable) as error:
         print(error, file=sys.stderr)
         return 2
+    report(samples, args, load_before)
+    return 0
 
-    load_before = os.getloadavg()[0]
+
+def beside_hivemind(args: argparse.Namespace) -> Samples:
+    python = None if args.ours_only else hivemind_python()
     with crew() as hire:
         sides = {"ours": ours(hire, args.members, args.mb)}
         if python is not None:
             sides["hivemind"] = theirs(hire, python, args.members, args.mb)
-        samples = measured(sides, args.rounds)
-    report(samples, args, load_before)
-    return 0
+        return measured(sides, args.rounds, lambda: 0)
+
+
+def across(args: argparse.Namespace) -> Samples:
+    """Float32 and sums on a grid, in the lab."""
+    with Lab(args.members, link_of(args)) as lab, ExitStack() as stack:
+        show(lab.describe())
+
+        def hire(*command: str | Path) -> Worker:
+            return stack.enter_context(Worker(command))
+
+        given = args.members, args.mb
+        sides = {name: on_hosts(hire, lab, codec, *given) for name, codec in ACROSS.items()}
+        return measured(sides, args.rounds, lambda: carried_bytes(lab))
 
 
 def report(samples: Samples, args: argparse.Namespace, load_before: float) -> None:
@@ -140,6 +187,11 @@ def report(samples: Samples, args: argparse.Namespace, load_before: float) -> No
         result["cpu_ratio"] = medians["hivemind"]["cpu_s"] / medians["ours"]["cpu_s"]
         print(f"ours is {result['ratio']:.1f}x as fast, with 1/{result['cpu_ratio']:.1f}", end=" ")
         print("of the processor time")
+    if args.wan:
+        result |= {"ratio": medians["float32"]["s"] / medians["int-grid"]["s"]}
+        result |= {"bytes_ratio": medians["int-grid"]["mb"] / medians["float32"]["mb"]}
+        print(f"int-grid is {result['ratio']:.1f}x as fast as float32, with", end=" ")
+        print(f"{result['bytes_ratio']:.3f} of the bytes")
     print(f"medians of {args.rounds} turns, {args.members} members; {os.cpu_count()}", end=" ")
     print(f"processors, load {load_before:.1f} before, {os.getloadavg()[0]:.1f} after")
     write_json(args.json, result)

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workers import Verb, obey
@@ -30,6 +30,7 @@ CALL_S = 30.0
 EXPIRES_AFTER_S = 600.0
 RUN = b"r" * 16
 HERE = Address("127.0.0.1", 0)
+GRID_SPREAD = 16.0  # of whole numbers: some 6 bits each, as sums on a grid have (docs/codecs.md)
 
 
 @message(60001)
@@ -49,10 +50,10 @@ class Taken(Message):
 
 
 @asynccontextmanager
-async def listening(identity: Identity) -> AsyncIterator[LinkRpc]:
+async def listening(identity: Identity, at: Address = HERE) -> AsyncIterator[LinkRpc]:
     """A node's network, as `node/__main__.py` makes it."""
     async with Endpoint(identity, SocketNet(), TransportConfig(), os.urandom) as endpoint:
-        await endpoint.listen(HERE)
+        await endpoint.listen(at)
         async with LinkRpc(endpoint) as rpc:
             yield rpc
 
@@ -160,7 +161,7 @@ async def dht(seed: list[str] | None) -> None:
         upkeep.cancel()
 
 
-async def averaging(number: int, mb: int) -> None:
+async def averaging(number: int, mb: int, codec: str = "raw", host: str = HERE.host) -> None:
     """A member of averaging.py: a real link to every other, and its averaging."""
     import torch  # noqa: PLC0415 - the DHT's peers do without
 
@@ -172,6 +173,8 @@ async def averaging(number: int, mb: int) -> None:
 
     torch.set_num_threads(1)
     gradient = torch.randn(mb * 10**6 // 4, generator=torch.Generator().manual_seed(number))
+    if codec == "int-grid":
+        gradient = gradient.mul_(GRID_SPREAD).round_().add_(0.0)  # no negative zeros
     memory = GradientMemory(gradient)
     group: dict[bytes, Contact] = {}
     executor = ThreadPoolExecutor(1, "compute")
@@ -179,7 +182,8 @@ async def averaging(number: int, mb: int) -> None:
     async def compute(work: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(executor, work)
 
-    async with listening(Identity.generate()) as rpc, asyncio.TaskGroup() as tasks:
+    at = replace(HERE, host=host)
+    async with listening(Identity.generate(), at) as rpc, asyncio.TaskGroup() as tasks:
         settings = AveragingSettings(secret=os.urandom(32))
         averaging = Averaging(rpc, TensorTransfer(Budget()), compute, group.get, tasks, settings)
         rpc.serve_stream(Shard, averaging.shard)
@@ -194,7 +198,7 @@ async def averaging(number: int, mb: int) -> None:
         async def average(number: int) -> dict[str, Any]:
             begun = time.monotonic()
             order = Reduce(RUN, number, 1, 1, b"", tuple(group), ())
-            outcome = await averaging.average(order, TorchSums(gradient, "raw", memory))
+            outcome = await averaging.average(order, TorchSums(gradient, codec, memory))
             return {"begun": begun, "ended": time.monotonic(), "result": outcome.digest.hex()}
 
         await obey(
@@ -217,7 +221,8 @@ def digest(key: str) -> bytes:
 
 def main(role: str, *rest: str) -> None:
     if role == "averaging":
-        run(averaging(*map(int, rest)))
+        number, mb, *at = rest
+        run(averaging(int(number), int(mb), *at))
     else:
         run({"link": link, "dht": dht}[role](list(rest) or None))
 

@@ -30,7 +30,7 @@ class Probation:
     def __init__(self, proven: Iterable[bytes] = ()) -> None:
         """`proven`: the servers of the last decided step, if any is."""
         self._proven: dict[bytes, bool] = {}
-        """Whether a proven server is in the run from its beginning on."""
+        """Whether a proven server came with the run."""
         self._start_ends_s = math.inf
         self._starters: RecentItems[bytes, None] = RecentItems(MEMBERS_MAX)
         """Those that came with the run."""
@@ -52,7 +52,7 @@ class Probation:
     def prove(self, peers: Iterable[bytes]) -> None:
         """These were in a step that is decided."""
         for peer in peers:
-            self._proven[peer] = self._proven.pop(peer, False)
+            self._proven[peer] = self._proven.pop(peer, peer in self._starters)
         while len(self._proven) > MEMBERS_MAX:
             del self._proven[next(iter(self._proven))]
 

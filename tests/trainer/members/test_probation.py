@@ -85,6 +85,16 @@ def test_a_server_that_was_in_a_step_and_dies_young_makes_others_wait_too():
     assert probation.holds(LATER, 39.0, FOUR, counted=0.0, now_s=1.0)
 
 
+def test_a_server_that_came_with_the_run_and_was_in_a_step_costs_nobody_a_wait():
+    probation = Probation(FOUR)
+    probation.begin(FOUR, now_s=0.0)
+    probation.on_first_word(NEW, START_S)
+    probation.prove([NEW])
+    probation.on_death(NEW, 20.0, now_s=20.0)
+
+    assert not probation.holds(LATER, STAY_S, FOUR, counted=0.9, now_s=30.0)
+
+
 def test_the_longest_of_the_lives_counts():
     probation = wary(20.0)
     probation.on_death(peer(201), 3.0, now_s=1.0)
