@@ -25,10 +25,10 @@ from p2pswarm.run.averaging.piece_delivery import (
     LinkBandwidth,
     PieceDelivery,
 )
+from p2pswarm.run.averaging.piece_lane import PIECES_MOST, PieceLane
 from p2pswarm.run.averaging.round import (
     EARLY_MAX,
     OBSERVED_MAX,
-    PARTS_AHEAD,
     ExpectedPiece,
     Round,
     RoundAdmission,
@@ -43,7 +43,6 @@ from p2pswarm.tensors.transfer import TensorTransfer
 
 log = logging.getLogger(__name__)
 
-REDUCED_AHEAD = 4  # reduced pieces on their way to a peer: 16 MiB, 0.1 s at 1 Gbit/s
 EARLY_S = 30.0  # a piece waits so long for its order; members get their orders seconds apart
 
 Find = Callable[[bytes], Contact | None]
@@ -62,10 +61,8 @@ class OngoingRound:
         """The parts of the pieces that we reduce, by piece and sender."""
         self.ready: asyncio.Queue[int] = asyncio.Queue()
         """Pieces of ours whose parts are here."""
-        self.lanes: dict[bytes, asyncio.Semaphore] = defaultdict(
-            lambda: asyncio.Semaphore(REDUCED_AHEAD)
-        )
-        """For each peer: how many more reduced pieces may be on their way to it."""
+        self.reduced_lanes: dict[bytes, PieceLane] = defaultdict(lambda: PieceLane(PIECES_MOST))
+        """The way of reduced pieces to each peer."""
         self.links = links
         self._reduced = {index: asyncio.Event() for index in round_.mine}
         self._enough: Callable[[], bool] = lambda: False
@@ -300,9 +297,9 @@ class Averaging:
         with raising_cause():
             async with asyncio.TaskGroup() as tasks:
                 for owner, indices in ongoing.round.parts_to_send.items():
-                    queue = iter(indices)
-                    for _ in range(min(PARTS_AHEAD, len(indices))):
-                        tasks.create_task(self._send_parts(ongoing, owner, queue))
+                    queue, lane = iter(indices), PieceLane(ongoing.round.parts_ahead)
+                    for _ in range(min(ongoing.round.parts_ahead, len(indices))):
+                        tasks.create_task(self._send_parts(ongoing, owner, queue, lane))
                 tasks.create_task(self._reduce_mine(ongoing, tasks))
                 tasks.create_task(self._reveal(ongoing, tasks))
 
@@ -332,12 +329,15 @@ class Averaging:
             else:
                 tasks.create_task(self._send(ongoing, peer, message))
 
-    async def _send_parts(self, ongoing: OngoingRound, owner: bytes, queue: Iterator[int]) -> None:
+    async def _send_parts(
+        self, ongoing: OngoingRound, owner: bytes, queue: Iterator[int], lane: PieceLane
+    ) -> None:
         for index in queue:
             span = ongoing.round.pieces[index].span
             encoded = await self._compute(partial(ongoing.sums.part, span))
             message = ongoing.round.shard(index, encoded.meta, gathered=False)
-            await self._send(ongoing, owner, message, encoded)
+            async with lane.place(encoded.meta.encoded_bytes):
+                await self._send(ongoing, owner, message, encoded)
 
     async def _reduce_mine(self, ongoing: OngoingRound, tasks: asyncio.TaskGroup) -> None:
         """Reduce our pieces as their parts come, and send each to all at once."""
@@ -371,7 +371,8 @@ class Averaging:
     async def _send_reduced(
         self, ongoing: OngoingRound, peer: bytes, message: Shard, encoded: EncodedTensor | None
     ) -> None:
-        async with ongoing.lanes[peer]:
+        size_bytes = 0 if encoded is None else encoded.meta.encoded_bytes
+        async with ongoing.reduced_lanes[peer].place(size_bytes):
             await self._send(ongoing, peer, message, encoded)
 
     async def _send_quietly(

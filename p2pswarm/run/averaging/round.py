@@ -13,7 +13,7 @@ to each of them. A cryptographic hash of a whole gradient costs more than everyt
 each takes a keyed universal hash instead, with a key that nobody knew when the pieces were sent
 (`KeyShares`).
 
-A sender may have `PARTS_AHEAD` parts here that are not added yet. So one slow member holds the
+A sender may have `parts_ahead` parts here that are not added yet. So one slow member holds the
 others back, before their parts fill the owner's memory.
 
 Source:  Carter and Wegman, "Universal classes of hash functions" (1979), for the digest.
@@ -28,6 +28,7 @@ from enum import Enum
 
 from p2pswarm.base.errors import BadMessage, Busy, NotServing, Refused
 from p2pswarm.base.ids import PeerId
+from p2pswarm.run.averaging.piece_lane import parts_ahead
 from p2pswarm.run.averaging.shards import PIECE, ShardPiece, cut_at, pieces
 from p2pswarm.run.messages.step import Reduce, Shard
 from p2pswarm.tensors.codecs.meta import Dtype, TensorMeta
@@ -36,7 +37,6 @@ KEY_BYTES = 16  # of a share, and of the key of a digest
 TELL_ALL_MAX = 16  # members that tell each other directly: one way less, and at most 240 streams
 EARLY_MAX = 512  # pieces that wait for their order: twice what 64 members may send ahead
 OBSERVED_MAX = 1024  # pieces under way to newcomers; a newcomer that falls behind joins again
-PARTS_AHEAD = 4  # parts of one sender that wait at an owner: 16 MiB, 1 GiB of 64 members
 RAW = 1  # the code of the codec raw
 RETRY_S = 0.05  # a sender that ran ahead of this limit has counted wrongly
 
@@ -177,6 +177,8 @@ class Round:
         """Why this averaging cannot succeed any more; it names a peer."""
         self._missing: dict[ExpectedPiece, PieceState] = {}
         self._parts_missing: dict[int, int] = {}
+        self.parts_ahead = parts_ahead(len(order.group))
+        """How many parts of one sender may wait here."""
         self._ahead: Counter[bytes] = Counter()
         self._offers: Counter[ExpectedPiece] = Counter()
         self.key_shares = KeyShares(order.group, me, order.step + order.generation)
@@ -271,8 +273,8 @@ class Round:
         if shard.tensor.shape != (piece.span.length,):
             raise BadMessage(f"piece {shard.index} has {piece.span}, not {shard.tensor.shape}")
         if not wanted.gathered and state is PieceState.MISSING:
-            if self._ahead[sender] >= PARTS_AHEAD:
-                raise Busy(f"{PARTS_AHEAD} parts of yours wait to be added", RETRY_S)
+            if self._ahead[sender] >= self.parts_ahead:
+                raise Busy(f"{self.parts_ahead} parts of yours wait to be added", RETRY_S)
             self._ahead[sender] += 1
         self._missing[wanted] = PieceState.OFFERED
         self._offers[wanted] += 1

@@ -12,6 +12,7 @@ from p2pswarm.base.errors import NotServing, Refused
 from p2pswarm.models.compute.torch_sums import TorchSums
 from p2pswarm.run.averaging.averaging_io import AveragingSettings
 from p2pswarm.run.averaging.piece_delivery import VIEW_S
+from p2pswarm.run.averaging.piece_lane import PIECES_MOST
 from p2pswarm.run.averaging.shards import PIECE
 from p2pswarm.run.messages.step import Shard
 from p2pswarm.sim.loop import run
@@ -316,7 +317,8 @@ def test_nothing_of_a_round_that_failed_is_sent_to_newcomers():
 
         return run(main(), seed=1)
 
-    assert took_s(fails=True) < took_s(fails=False) + 1.5 + 0.2
+    on_their_way_s = PIECES_MOST * 4096 / 1e5
+    assert took_s(fails=True) < took_s(fails=False) + 1.5 + on_their_way_s + 0.05
 
 
 def test_newcomers_that_fall_behind_hold_nobody_up():

@@ -10,7 +10,8 @@ from run.averaging.harness import Circle
 
 from p2pswarm.base.errors import LinkLost, NotServing, SwarmError
 from p2pswarm.run.averaging.averaging_io import Averaging, AveragingSettings
-from p2pswarm.run.averaging.round import KEY_BYTES, PARTS_AHEAD
+from p2pswarm.run.averaging.piece_lane import PIECES_LEAST, parts_ahead
+from p2pswarm.run.averaging.round import KEY_BYTES
 from p2pswarm.run.averaging.shards import ALIGN
 from p2pswarm.sim.loop import run
 from p2pswarm.tensors.codecs.registry import encode
@@ -161,7 +162,7 @@ def test_a_slow_member_fills_nobodys_memory():
     total, reduced, outcomes = run(main(), seed=1)
     assert all(torch.equal(r, total) for r in reduced)
     assert len(set(outcomes)) == 1
-    assert 0 < max(held) <= 2 * PARTS_AHEAD
+    assert 0 < max(held) <= 2 * parts_ahead(members=3)
 
 
 def test_pieces_are_reduced_and_sent_on_while_the_next_are_on_the_wire():
@@ -183,7 +184,7 @@ def test_a_link_that_another_takes_the_place_of_costs_nothing():
         lost = 0
 
         async def _send_once(self, ongoing, delivery, message, encoded):
-            if self.lost < PARTS_AHEAD and not message.gathered:
+            if self.lost < PIECES_LEAST and not message.gathered:
                 self.lost += 1
                 async with self._rpc.open_stream(delivery.to, message, 10.0) as stream:
                     await stream.receive()
@@ -197,7 +198,7 @@ def test_a_link_that_another_takes_the_place_of_costs_nothing():
             return one.total(), reduced, outcomes, one.averagings[0].lost
 
     total, reduced, outcomes, lost = run(main(), seed=1)
-    assert lost == PARTS_AHEAD
+    assert lost == PIECES_LEAST
     assert all(torch.equal(r, total) for r in reduced)
     assert len(set(outcomes)) == 1
 

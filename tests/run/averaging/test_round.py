@@ -8,7 +8,6 @@ from p2pswarm.base.errors import BadMessage, Busy
 from p2pswarm.base.ids import PeerId
 from p2pswarm.run.averaging.round import (
     KEY_BYTES,
-    PARTS_AHEAD,
     TELL_ALL_MAX,
     ExpectedPiece,
     KeyShares,
@@ -290,19 +289,20 @@ def test_what_has_come_whole_may_end_as_it_likes():
 
 
 def test_a_sender_has_so_many_parts_here_that_are_not_added_and_no_more():
-    one = Round(ORDER, B, 3 * 6 * ALIGN, piece=ALIGN)
+    one = Round(ORDER, B, 3 * 18 * ALIGN, piece=ALIGN)
     first, *more = one.mine
-    assert len(more) >= PARTS_AHEAD
-    for index in one.mine[:PARTS_AHEAD]:
+    ahead = one.parts_ahead
+    assert len(more) >= ahead
+    for index in one.mine[:ahead]:
         one.on_piece(one.expect(*part(index, A))[0])
     with pytest.raises(Busy):
-        one.expect(*part(one.mine[PARTS_AHEAD], A))
+        one.expect(*part(one.mine[ahead], A))
 
     one.on_piece(one.expect(*part(first, C))[0])
     one.reduced(first)
-    offered, _ = one.expect(*part(one.mine[PARTS_AHEAD], A))
+    offered, _ = one.expect(*part(one.mine[ahead], A))
     one.stopped(offered)
-    assert one.expect(*part(one.mine[PARTS_AHEAD], A))[0] == offered
+    assert one.expect(*part(one.mine[ahead], A))[0] == offered
 
 
 def test_the_key_is_made_of_a_share_of_every_member_and_the_same_for_all():
