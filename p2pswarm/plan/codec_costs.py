@@ -44,7 +44,7 @@ PAIRS = (*("/".join(rung) for rung in CODEC_LADDER[1:]), "nvfp4/nvfp4-eden", "mx
 """Codecs of activations and of gradients that lose little together."""
 CODEC_CHOICES = (*(codec.name for codec in CODECS), *PAIRS)
 
-GRID = WireCodec("int-grid", 0.8, 6e7)
+GRID = WireCodec("int-grid", 0.8, 9e7)
 FACTORS = WireCodec("powersgd", 4.0, float("inf"))
 """Of sums within a stage alone (docs/codecs.md). `FACTORS` is of values that factors have."""
 

@@ -115,14 +115,18 @@ class PeerHealth:
     def begun(self, now_s: float) -> None:
         """A session begins, and the questions of the one before are over without an answer.
 
-        What was broken is broken still, until its peer answers: else each takeover would cost the
-        time anew in which a cut is found.
+        What was broken is broken still, until its peer answers, and who owes an answer owes it
+        still: else each takeover would cost the time anew in which a cut is found.
         """
         self._watched = {}
         self._dues.clear()
         for peer, road in list(self._roads.items()):
             road.open = None
             if road.state is PeerHealthState.BROKEN:
+                self._ask(peer, road, now_s)
+            elif road.state is PeerHealthState.ASKED:
+                again_s = now_s + min(SILENT_S, self._limit_s(peer))  # the answer may have come
+                self._set_due(peer, road, max(road.due_s, again_s))
                 self._ask(peer, road, now_s)
             elif road.streams:
                 self._wait(peer, road, now_s + self._ask_after_s)

@@ -481,6 +481,7 @@ def test_a_new_session_asks_broken_roads_again_and_begins_the_others_anew():
     town.roads.on_deadline(town.now_s)
     assert list(town.roads.broken()) == [b"cut"]
     town.ask()
+    town.answered(b"asked")
     town.roads.closed(b"cut")
 
     town.now_s = 60.0
@@ -491,6 +492,26 @@ def test_a_new_session_asks_broken_roads_again_and_begins_the_others_anew():
     assert town.roads.next_deadline_s() == 60.0 + ASK_AFTER_S
     town.answered(b"cut")
     assert not town.roads.is_broken(b"cut")
+
+
+@pytest.mark.parametrize("begun_s", [0.5, SILENT_S - 0.5])
+def test_an_answer_that_is_due_when_a_new_session_begins_is_due_all_the_same(begun_s):
+    """Its peer has so long at least as a lost packet takes: what it said was for no session."""
+    town = Town(silent_s=AVERAGING_SILENT_S)
+    town.roads.watch([ANN], 0.0)
+    assert town.pass_by(BEAT_S) == ([ANN], [])
+    asked_s = town.now_s
+
+    town.now_s = begun_s = asked_s + begun_s
+    town.roads.begun(begun_s)
+    town.roads.watch([ANN], begun_s)
+    assert town.ask() == [ANN]
+
+    due_s = max(asked_s + AVERAGING_SILENT_S, begun_s + SILENT_S)
+    town.pass_by(due_s - begun_s - 0.1)
+    assert not town.roads.is_broken(ANN)
+    town.pass_by(0.1)
+    assert town.roads.is_broken(ANN)
 
 
 def test_a_road_that_is_used_again_and_again_costs_no_memory():

@@ -565,7 +565,9 @@ class Coordinator:
         entries, servers = self.members.ready_count(0), self.members.ready_count()
         window = self._config.batch.window or step.pace.window(entries, servers)
         effects = effects or Effects()
-        effects.actions += step.launch(window, now_s)
+        if launches := step.launch(window, now_s):
+            self._former_sums.on_launch()
+            effects.actions += launches
         return effects
 
     def _close_step(self, now_s: float) -> Effects | None:

@@ -216,6 +216,8 @@ class Suspensions:
 
 
 FIRST_TERM = 1  # nobody has coordinated before it
+ANOTHER_SUM_S = 0.5  # those that were behind one cut come back within so much of each other
+FORMER_SUMS_MAX_S = 6.0  # after the first one, for all that come one after another
 FORMER_SUMS_S = 1.5  # one that hears nothing asks twice a second who leads, and then dials
 
 
@@ -235,8 +237,10 @@ class FormerSums:
         self._awaited = set(self._named)
         self._anyone = not self._named and term > FIRST_TERM
         """True if nobody knows who should bring one."""
-        self._due_s: float | None = None
-        """Time after which nobody is waited for; None before the first join."""
+        self._first_s: float | None = None
+        """Time of the first join."""
+        self._due_s = math.inf
+        """Time after which nobody is waited for."""
         self._brought: set[bytes] = set()
         self._spoiled = False
         """True if one that served had wrong weights: what it gave may be in any sum."""
@@ -254,11 +258,18 @@ class FormerSums:
         """A server has come; returns whether others were waited for, or this one."""
         waited = self._anyone or bool(self._awaited)
         self._awaited.discard(peer)
-        if self.may_take(join) and len(self._brought) < MEMBERS_MAX:
+        if self._first_s is None:
+            self._first_s, self._due_s = now_s, now_s + FORMER_SUMS_S
+        if self.may_take(join) and peer not in self._brought and len(self._brought) < MEMBERS_MAX:
             self._brought.add(peer)
-        if self._due_s is None:
-            self._due_s = now_s + FORMER_SUMS_S
+            another_s = min(now_s + ANOTHER_SUM_S, self._first_s + FORMER_SUMS_MAX_S)
+            self._due_s = max(self._due_s, another_s)
         return waited
+
+    def on_launch(self) -> None:
+        """Something was launched: nobody is waited for any more."""
+        self._awaited.clear()
+        self._anyone = False
 
     def may_take(self, join: Join) -> HeldSum | None:
         """The sum of one that joins, if it was counted under a former coordinator of this era."""
@@ -284,11 +295,11 @@ class FormerSums:
     def awaited(self, now_s: float) -> bool:
         """Return whether a sum may come that holds what is not launched yet."""
         waits = self._anyone or bool(self._awaited)
-        return waits and (self._due_s is None or now_s < self._due_s)
+        return waits and now_s < self._due_s
 
     def next_deadline_s(self, now_s: float) -> float | None:
         """Return when nobody is waited for any more."""
-        return self._due_s if self.awaited(now_s) else None
+        return self._due_s if self.awaited(now_s) and self._due_s < math.inf else None
 
     def next_step(self) -> None:
         """Another step begins: its sums are empty, but for what was counted ahead."""

@@ -17,7 +17,9 @@ from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import SumKept, SumVoided
 from p2pswarm.trainer.step.ledger import StepLedger
 from p2pswarm.trainer.step.sums import (
+    ANOTHER_SUM_S,
     ANSWERED_S,
+    FORMER_SUMS_MAX_S,
     FORMER_SUMS_S,
     REDO_SHARE,
     STAY_SHARE,
@@ -204,6 +206,39 @@ def test_where_no_record_names_those_who_have_sums_anyone_may_bring_one_in_a_mom
 
     assert play.launched() == []
     assert play.orders() == {ann: FIRST, bob: SECOND}
+
+
+def test_one_that_comes_late_with_a_sum_gives_others_behind_its_cut_a_moment():
+    play = Takeover(named="", stages=2)
+    play.come("a", FIRST)
+    play.wait(2 * FORMER_SUMS_S)  # nothing can be launched while nobody serves the last stage
+    play.come("z", FIRST, stage=1)
+    play.wait(ANOTHER_SUM_S / 2)
+    bob = play.come("b", SECOND)
+
+    assert play.launched() == []
+    assert play.coordinator._step.ledger.counted_by_one(bob) == 1
+
+
+def test_after_a_launch_nobody_is_waited_for():
+    play = Takeover(named="ab")
+    play.come("a", FIRST)
+    play.wait(FORMER_SUMS_S)
+    assert play.launched() != []
+
+    play.come("b", SECOND)
+
+    assert not play.coordinator._former_sums.awaited(play.now_s)
+
+
+def test_however_many_come_one_after_another_the_wait_has_an_end():
+    sums = FormerSums(TERM, 0, ())
+    for number in range(100):
+        now_s = number * ANOTHER_SUM_S / 2
+        held = HeldSum(OLD, 1, NONE)
+        sums.on_join(bytes([number]) * 32, Join(RUN, "h:1", 0, 1, b"w", (), sum=held), now_s)
+
+    assert not sums.awaited(FORMER_SUMS_MAX_S)
 
 
 def test_where_no_record_names_anybody_the_rest_is_launched_after_that_moment():
