@@ -8,7 +8,8 @@ Source:  butterfly all-reduce as in "Moshpit SGD" (arXiv 2103.03239) and hivemin
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -63,6 +64,7 @@ class OngoingRound:
         """Pieces of ours whose parts are here."""
         self.reduced_lanes: dict[bytes, PieceLane] = defaultdict(lambda: PieceLane(PIECES_MOST))
         """The way of reduced pieces to each peer."""
+        self._left_lane = Signal()
         self.links = links
         self._reduced = {index: asyncio.Event() for index in round_.mine}
         self._enough: Callable[[], bool] = lambda: False
@@ -117,6 +119,21 @@ class OngoingRound:
         """Wake the task that waits, if it has what it waits for: n members send it 2 n pieces."""
         if self.round.failure is not None or self._enough():
             self._came.fire()
+
+    @asynccontextmanager
+    async def on_its_way(
+        self, lane: PieceLane, encoded: EncodedTensor | None
+    ) -> AsyncIterator[None]:
+        """Wait until a piece may go to its peer; inside the block it does."""
+        size_bytes = 0 if encoded is None else encoded.meta.encoded_bytes
+        while not lane.fits(size_bytes):
+            await self._left_lane.wait()
+        lane.enter(size_bytes)
+        try:
+            yield
+        finally:
+            lane.leave(size_bytes)
+            self._left_lane.fire()
 
     def end(self) -> None:
         """The round is over, well or not: nobody waits for it any more."""
@@ -336,7 +353,7 @@ class Averaging:
             span = ongoing.round.pieces[index].span
             encoded = await self._compute(partial(ongoing.sums.part, span))
             message = ongoing.round.shard(index, encoded.meta, gathered=False)
-            async with lane.place(encoded.meta.encoded_bytes):
+            async with ongoing.on_its_way(lane, encoded):
                 await self._send(ongoing, owner, message, encoded)
 
     async def _reduce_mine(self, ongoing: OngoingRound, tasks: asyncio.TaskGroup) -> None:
@@ -371,8 +388,7 @@ class Averaging:
     async def _send_reduced(
         self, ongoing: OngoingRound, peer: bytes, message: Shard, encoded: EncodedTensor | None
     ) -> None:
-        size_bytes = 0 if encoded is None else encoded.meta.encoded_bytes
-        async with ongoing.reduced_lanes[peer].place(size_bytes):
+        async with ongoing.on_its_way(ongoing.reduced_lanes[peer], encoded):
             await self._send(ongoing, peer, message, encoded)
 
     async def _send_quietly(

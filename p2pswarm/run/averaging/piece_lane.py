@@ -1,10 +1,5 @@
 """PieceLane: how many pieces of one averaging may be on their way to a peer."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
-from p2pswarm.base.signal import Signal
-
 LANE_BYTES = 16 << 20  # 0.1 s at 1 Gbit/s, 0.6 s at 200 Mbit/s
 PIECES_LEAST, PIECES_MOST = 4, 16
 
@@ -29,23 +24,18 @@ class PieceLane:
         self._pieces_most = pieces_most
         self._pieces = 0
         self._bytes = 0
-        self._left = Signal()
 
     def fits(self, size_bytes: int) -> bool:
         """Return whether one more piece may go now."""
         few = self._pieces < min(PIECES_LEAST, self._pieces_most)
         return few or (self._pieces < self._pieces_most and self._bytes + size_bytes <= LANE_BYTES)
 
-    @asynccontextmanager
-    async def place(self, size_bytes: int) -> AsyncIterator[None]:
-        """Wait until a piece may go; it is on its way inside the block."""
-        while not self.fits(size_bytes):
-            await self._left.wait()
+    def enter(self, size_bytes: int) -> None:
+        """A piece goes."""
         self._pieces += 1
         self._bytes += size_bytes
-        try:
-            yield
-        finally:
-            self._pieces -= 1
-            self._bytes -= size_bytes
-            self._left.fire()
+
+    def leave(self, size_bytes: int) -> None:
+        """It has arrived, or failed."""
+        self._pieces -= 1
+        self._bytes -= size_bytes

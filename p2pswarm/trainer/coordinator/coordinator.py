@@ -559,15 +559,13 @@ class Coordinator:
             effects = self._close_step(now_s)
             if step.ahead is None:
                 return effects
-        unserved = not step.filled or self.members.unserved_stages(1)
-        if unserved or self._former_sums.awaited(now_s):
+        if not step.filled or self.members.unserved_stages(1) or self._former_sums.awaited(now_s):
             return effects
         entries, servers = self.members.ready_count(0), self.members.ready_count()
         window = self._config.batch.window or step.pace.window(entries, servers)
         effects = effects or Effects()
-        if launches := step.launch(window, now_s):
-            self._former_sums.on_launch()
-            effects.actions += launches
+        self._former_sums.on_launch()
+        effects.actions += step.launch(window, now_s)
         return effects
 
     def _close_step(self, now_s: float) -> Effects | None:

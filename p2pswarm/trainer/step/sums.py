@@ -267,7 +267,7 @@ class FormerSums:
         return waited
 
     def on_launch(self) -> None:
-        """Something was launched: nobody is waited for any more."""
+        """What no sum has is launched: nobody is waited for any more."""
         self._awaited.clear()
         self._anyone = False
 

@@ -1,8 +1,5 @@
 """How many pieces of an averaging are on their way to a peer."""
 
-import asyncio
-from contextlib import AsyncExitStack
-
 import pytest
 
 from p2pswarm.run.averaging.piece_lane import (
@@ -19,14 +16,13 @@ RAW_BYTES = 4 * PIECE
 SMALL_BYTES = LANE_BYTES // PIECES_MOST
 
 
-async def placed(lane: PieceLane, size_bytes: int) -> int:
+def placed(lane: PieceLane, size_bytes: int) -> int:
     """How many pieces of a size fit."""
-    async with AsyncExitStack() as stack:
-        count = 0
-        while lane.fits(size_bytes):
-            await stack.enter_async_context(lane.place(size_bytes))
-            count += 1
-        return count
+    count = 0
+    while lane.fits(size_bytes):
+        lane.enter(size_bytes)
+        count += 1
+    return count
 
 
 @pytest.mark.parametrize(
@@ -34,32 +30,21 @@ async def placed(lane: PieceLane, size_bytes: int) -> int:
     [(RAW_BYTES, 4), (16 * RAW_BYTES, PIECES_LEAST), (SMALL_BYTES, 16), (1, PIECES_MOST)],
 )
 def test_small_pieces_are_more_at_a_time(size_bytes, pieces):
-    assert asyncio.run(placed(PieceLane(PIECES_MOST), size_bytes)) == pieces
+    assert placed(PieceLane(PIECES_MOST), size_bytes) == pieces
 
 
 def test_a_lane_of_few_pieces_has_no_more_whatever_their_size():
-    assert asyncio.run(placed(PieceLane(2), 1)) == 2
+    assert placed(PieceLane(2), 1) == 2
 
 
-def test_a_piece_goes_when_another_has_arrived_or_failed():
-    async def main() -> list[str]:
-        lane, order = PieceLane(1), []
+def test_a_piece_fits_when_another_has_left():
+    lane = PieceLane(PIECES_MOST)
+    placed(lane, RAW_BYTES)
 
-        async def send(name: str, error: Exception | None) -> None:
-            async with lane.place(1):
-                order.append(f"{name} goes")
-                await asyncio.sleep(0)
-                order.append(f"{name} is there")
-                if error is not None:
-                    raise error
+    lane.leave(RAW_BYTES)
 
-        sends = send("a", OSError("lost")), send("b", None), send("c", None)
-        await asyncio.gather(*sends, return_exceptions=True)
-        return order
-
-    goes = asyncio.run(main())
-    assert goes[::2] == ["a goes", "b goes", "c goes"]
-    assert goes[1::2] == ["a is there", "b is there", "c is there"]
+    assert lane.fits(RAW_BYTES)
+    assert placed(lane, SMALL_BYTES) == RAW_BYTES // SMALL_BYTES
 
 
 @pytest.mark.parametrize("members", range(1, GROUP_MAX + 1))
