@@ -495,7 +495,7 @@ def simulated_s(where: Places, model: SizedModel, microbatches: int, draft: Draf
         trainer_place=0,
         cost=Cost(
             forward_s=mean / (1 + BACKWARD_SHARE) / 1e12,
-            gradient_bytes=round(float(values_s.mean()) * load.averaging_bytes_per_value / scale),
+            gradient_bytes=round(float(load.averaging_bytes_k.sum()) / len(values_s) / scale),
             shares=tuple(float(flops) / mean for flops in flops_s),
         ),
         world=WorldConfig(network=network, bulk_scale=scale),

@@ -82,7 +82,8 @@ class WorkLoad:
     """Of a microbatch between two stages, one way."""
     codec: WireCodec
     """Of activations and their gradients."""
-    averaging_bytes_per_value: float = 4.0
+    averaging_bytes_per_value: float | Floats = 4.0
+    """Of a sum within a stage for each parameter: of all blocks, or of each."""
     held_bytes_per_value: float = STATE_BYTES_PER_VALUE
     """Memory of a server for each parameter: its state, and what a step makes of it."""
     working_bytes: float = 0.0
@@ -95,6 +96,11 @@ class WorkLoad:
     def whole_values(self, stages: int) -> float:
         """The parameters of all stages together."""
         return float(self.values_k.sum()) - (self.tied_values if stages == 1 else 0.0)
+
+    @property
+    def averaging_bytes_k(self) -> Floats:
+        """Of the sum of each block."""
+        return self.values_k * self.averaging_bytes_per_value
 
     @property
     def boundary_bytes(self) -> float:

@@ -32,10 +32,11 @@ class Needs(NamedTuple):
     latency_nn: Floats
     flops_k: Floats
     values_k: Floats
+    averaging_bytes_k: Floats
     numbers: Floats
-    """Microbatches, bytes over a boundary, microbatches a codec can do in a second, bytes of
-    averaging a value, state bytes a value, working bytes, whether averaging overlaps, values at
-    both ends that one stage of both has once."""
+    """Microbatches, bytes over a boundary, microbatches a codec can do in a second, state bytes a
+    value, working bytes, whether averaging overlaps, values at both ends that one stage of both has
+    once."""
 
 
 class Draft(NamedTuple):
@@ -84,8 +85,10 @@ def device_rate(needs: Needs, draft: Draft, device: int, stage: int) -> float:
 def _stage(needs: Needs, draft: Draft, parts: Parts, stage: int) -> None:
     first, after = draft.borders_s[stage], draft.borders_s[stage + 1]
     values = needs.values_k[first:after].sum()
+    nbytes = needs.averaging_bytes_k[first:after].sum()
     if len(draft.borders_s) == 2:  # noqa: PLR2004  one stage has both ends
-        values -= needs.numbers[7]
+        nbytes *= 1.0 - needs.numbers[6] / values
+        values -= needs.numbers[6]
     flops = needs.flops_k[first:after].sum()
     members = np.flatnonzero(draft.stage_n == stage)
     count = len(members)
@@ -94,10 +97,9 @@ def _stage(needs: Needs, draft: Draft, parts: Parts, stage: int) -> None:
         rate = device_rate(needs, draft, int(one), stage)
         rates += rate
         service += rate * flops / needs.flops_n[one]
-        if values * needs.numbers[4] + needs.numbers[5] > needs.memory_n[one]:
+        if values * needs.numbers[3] + needs.numbers[4] > needs.memory_n[one]:
             small += 1
     if count > 1:
-        nbytes = values * needs.numbers[3]
         slowest, latency = 0.0, 0.0
         for a in range(count):
             one = members[a]
@@ -154,7 +156,7 @@ def step_s(needs: Needs, parts: Parts, means: float) -> float:
     each = slowest + means * total / (len(stages_sx) + len(boundaries_bx))
     work = fill + (needs.numbers[0] - 1.0) * min(each, PENALTY_S)
     average += means * averages / len(stages_sx)
-    step = max(work, average) if needs.numbers[6] > 0 else work + average
+    step = max(work, average) if needs.numbers[5] > 0 else work + average
     return float(step + PENALTY_S * small)
 
 

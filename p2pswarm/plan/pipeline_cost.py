@@ -60,7 +60,6 @@ def needs_of(fleet: DeviceFleet, load: WorkLoad) -> Needs:
         load.microbatches,
         max(load.boundary_bytes, 1.0),
         load.codec.values_per_s / each,
-        load.averaging_bytes_per_value,
         load.held_bytes_per_value,
         load.working_bytes,
         load.averaging_overlaps,
@@ -74,6 +73,7 @@ def needs_of(fleet: DeviceFleet, load: WorkLoad) -> Needs:
         fleet.network.latency_s_nn,
         load.flops_k,
         load.values_k,
+        load.averaging_bytes_k,
         np.array(numbers, dtype=np.float64),
     )
 

@@ -318,9 +318,10 @@ def _least_averaging_s(fleet: DeviceFleet, load: WorkLoad, stages: int) -> float
     """The least time of averaging if any stage has two devices: half of the smallest stage."""
     if len(fleet.names) < 2:  # noqa: PLR2004
         return 0.0
-    smallest = float(np.sort(load.values_k)[0]) if stages > 1 else load.whole_values(1)
-    line = float(np.sort(fleet.access_bytes_n)[-2])
-    return smallest * load.averaging_bytes_per_value / line
+    bytes_k = load.averaging_bytes_k
+    once = load.whole_values(1) / load.whole_values(2)
+    smallest = float(bytes_k.min()) if stages > 1 else float(bytes_k.sum()) * once
+    return smallest / float(np.sort(fleet.access_bytes_n)[-2])
 
 
 def loads_of(load: WorkLoad, codecs: Sequence[WireCodec]) -> list[WorkLoad]:

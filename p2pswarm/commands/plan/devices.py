@@ -24,6 +24,7 @@ from p2pswarm.models.weight_tying import tied_in
 from p2pswarm.plan.codec_costs import codec_of
 from p2pswarm.plan.device_file import DeviceFile, PlanOptions, fleet_of
 from p2pswarm.plan.fleet import DeviceFleet, WorkLoad
+from p2pswarm.plan.network import Floats
 from p2pswarm.plan.pipeline_annealing import Draft, device_rate
 from p2pswarm.plan.pipeline_cost import PlannedEdge, connections_of, edges_of, needs_of
 from p2pswarm.plan.pipeline_search import (
@@ -176,18 +177,20 @@ def load_of(run: RunConfig, options: PlanOptions) -> WorkLoad:
     )
 
 
-def averaging_bytes_per_value(run: RunConfig, blocks: Sequence[nn.Module]) -> float:
-    """The bytes of a sum within a stage for each parameter, in the mean of all `blocks`."""
-    values, sent_bytes = 0, 0.0
+def averaging_bytes_per_value(run: RunConfig, blocks: Sequence[nn.Module]) -> Floats:
+    """The bytes of a sum within a stage for each parameter, in the mean of each of all `blocks`."""
+    means = []
     for name, block in zip(averagings_of(run, range(len(blocks))), blocks, strict=True):
         tied = block.get_parameter(ends[0]) if (ends := tied_in(block)) else None
+        values, sent = 0, 0
         for parameter in block.parameters():
             count = parameter.numel()
             values += count
             if name == POWERSGD and parameter is not tied:
                 count = averaged_values(tuple(parameter.shape), run.codecs.averaging_rank)
-            sent_bytes += count * codec_of(name).bytes_per_value
-    return sent_bytes / max(1, values)
+            sent += count
+        means.append(sent * codec_of(name).bytes_per_value / max(1, values))
+    return np.array(means, dtype=np.float64)
 
 
 def held_bytes_per_value(run: RunConfig) -> float:
