@@ -28,11 +28,11 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import check_target, write_answer, write_target
 from p2pswarm.commands.arguments import say
 from p2pswarm.commands.picture import FAINT, picture, picture_format
-from p2pswarm.commands.plan.devices import read_devices
+from p2pswarm.commands.plan.devices import load_of, read_devices
 from p2pswarm.models.blocks import block_costs, stage_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.node.run.run_match import check_records
-from p2pswarm.plan.device_file import DeviceFile, SiteDevices, region_network
+from p2pswarm.plan.device_file import DeviceFile, PlanOptions, SiteDevices, region_network
 from p2pswarm.plan.network import RegionNetwork, shipped_network
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.settings.parser import load
@@ -43,7 +43,7 @@ from p2pswarm.sim.devices import SimDevice
 from p2pswarm.sim.loop import run as in_virtual_time
 from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.sim.traces import HOUR_S, Trace, shortage, stays, trace_of
-from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout
+from p2pswarm.tensors.flat_layout import FlatLayout
 
 TERA = 1e12
 FLOPS_A_COST = 2  # a multiplication and an addition
@@ -361,7 +361,7 @@ def _cost(run: RunConfig, blocks: Sequence[range], layouts: Sequence[FlatLayout]
         forward_s=FLOPS_A_COST * mean_cost * tokens / TERA,
         state_bytes=round(statistics.fmean(layout.state_bytes for layout in layouts)),
         gradient_bytes=round(
-            ITEM_BYTES[run.model.dtype] * statistics.fmean(each.length for each in layouts)
+            float(load_of(run, PlanOptions()).averaging_bytes_k.sum()) / len(blocks)
         ),
         shares=tuple(cost / mean_cost for cost in costs),
     )

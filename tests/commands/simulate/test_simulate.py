@@ -99,6 +99,22 @@ def test_a_link_of_the_users_own_counts_as_the_networks_do(files: Path):
     assert microbatches_per_s(1) > microbatches_per_s(20_000)
 
 
+def test_averaging_takes_as_many_bytes_as_the_runs_codec_makes_of_it(files: Path):
+    place = '"my house"'
+    slow = f"[[link]]\nbetween = [{place}, {place}]\nrtt_ms = 1\ngbps = 0.004\n"
+    own = DEVICES.replace('"Virginia"', place).replace('"Tokyo"', place)
+    (files / "devices.toml").write_text(own.replace("0.000", "0.0") + slow)
+    wide = RUN.replace("d_model = 64", "d_model = 512")
+
+    def microbatches_per_s(averaging: str) -> float:
+        (files / "run.toml").write_text(f'{wide}[run.codecs]\naveraging = "{averaging}"\n')
+        out = files / "day.json"
+        assert simulate(files, "--hours", "0.1", "--detail", "100", "--json", str(out)) == 0
+        return json.loads(out.read_text())["microbatches_per_s"]
+
+    assert microbatches_per_s("int-grid") > 1.05 * microbatches_per_s("raw")
+
+
 def test_the_same_seed_plays_the_same_day(files: Path):
     def played(seed: str) -> object:
         out = files / "day.json"
