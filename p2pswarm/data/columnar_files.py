@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.documents import BATCH_ROWS, parquet_file, pyarrow_part, require_field
+from p2pswarm.data.field_path import column_at, column_names, column_type
 from p2pswarm.data.immutable_files import ImmutableFiles
 from p2pswarm.data.rows import TextBatch
 
@@ -200,8 +201,8 @@ class ParquetFiles:
         """The groups of a file."""
         path = self.files.paths[file]
         with arrow_errors(path), parquet_file(path) as table:
-            require_field(path, self._field, table.schema_arrow.names)
-            require_text(path, self._field, table.schema_arrow.field(self._field).type)
+            require_field(path, self._field, column_names(table.schema_arrow))
+            require_text(path, self._field, column_type(table.schema_arrow, self._field))
             end = table.metadata
         self._keep(file, end)
         if not end.num_rows:
@@ -254,7 +255,7 @@ class ParquetFiles:
                 columns=[self._field],
                 use_threads=False,
             ):
-                column = checked_texts(batch.column(0))
+                column = checked_texts(column_at(batch, self._field, pyarrow_part("compute")))
                 self._missing.note(path, column)
                 yield column
 
@@ -320,8 +321,8 @@ class ArrowFiles:
             if first.type != "schema":  # pyarrow does not look, and may crash
                 raise Unusable(f"{path}: does not begin with a schema: copy it again")
             schema = ipc.read_schema(first)
-            require_field(path, self._field, schema.names)
-            require_text(path, self._field, schema.field(self._field).type)
+            require_field(path, self._field, column_names(schema))
+            require_text(path, self._field, column_type(schema, self._field))
             self._schemas.append(schema)
             begin = source.tell()
             for message in iter(lambda: _next_message(source), None):
@@ -369,7 +370,7 @@ class ArrowFiles:
         with arrow_errors(path), pyarrow_part("lib").memory_map(str(path)) as source:
             source.seek(rows.begin)
             batch = ipc.read_record_batch(ipc.read_message(source), self._schemas[rows.file])
-            return TextColumn(batch.column(self._schemas[rows.file].names.index(self._field)))
+            return TextColumn(column_at(batch, self._field, pyarrow_part("compute")))
 
 
 def _next_message(source: Any) -> Any:

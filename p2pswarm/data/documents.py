@@ -16,6 +16,14 @@ from typing import Any
 
 from p2pswarm.base.errors import Unusable, missing_extra, one_line
 from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.field_path import (
+    JsonObject,
+    column_at,
+    column_names,
+    column_to_read,
+    is_twice,
+    value_at,
+)
 from p2pswarm.data.held_out import is_held_out_document, warn_of_share
 from p2pswarm.data.sources import ARROW, PARQUET
 from p2pswarm.data.token_file import PreparedDocument, stored_texts
@@ -29,6 +37,7 @@ BATCH_ROWS = 256  # few: rows may be whole books
 READ_BYTES = 1 << 20  # of a parquet file at a time
 NAMES_SHOWN = 8
 INSTEAD = "remove or mend it"
+WITHOUT_TEXT_MAX = 1000  # rows at the beginning of a file: then the field is another one
 
 
 @dataclass(slots=True)
@@ -37,12 +46,17 @@ class RowTally:
 
     rows: int = 0
     empty: int = 0
+    without: int = 0
+    """Without the field, or with one that is no text."""
 
 
 def documents(
     file: Path, field: str, tally: RowTally | None = None, *, line_bytes_max: int = LINE_BYTES_MAX
 ) -> Iterator[bytes]:
-    """The text of each row of a file, in UTF-8; empty ones are passed over, and counted."""
+    """The text of each row of a file, in UTF-8; rows without any are passed over, and counted.
+
+    Unusable if none has text, or none of the first `WITHOUT_TEXT_MAX`.
+    """
     tally = tally or RowTally()
     ending = file.suffix.lower()
     if ending in PARQUET:
@@ -51,12 +65,19 @@ def documents(
         rows = _columns(file, field, _arrow_batches)
     else:
         rows = _json_lines(file, field, line_bytes_max)
-    number, halves = 0, HalfCharacters(file)
+    number, halves, found = 0, HalfCharacters(file), False
+    why_not: Unusable | None = None
     try:
         for number, text in rows:
-            if not isinstance(text, str):
-                raise _no_text(file, f"row {number}", field)
             tally.rows += 1
+            if not isinstance(text, str):
+                tally.without += 1
+                without = text if isinstance(text, Unusable) else _no_text(file, number, field)
+                why_not = why_not or without
+                if not found and number >= WITHOUT_TEXT_MAX:
+                    raise why_not
+                continue
+            found = True
             tally.empty += not text
             if text:
                 yield halves.encoded(text)
@@ -65,9 +86,12 @@ def documents(
         raise Unusable(f"{file}: cannot be read, mend or remove it: {reason}") from error
     if number == 0:
         raise Unusable(f"{file}: has no rows: remove it, or copy it again")
+    if why_not is not None and not found:
+        raise why_not
 
 
 def _json_lines(file: Path, field: str, bytes_max: int) -> Iterator[tuple[int, object]]:
+    """The number of each row, and its value; why it has none in place of that."""
     number = 0
     with file.open("rb") as lines:
         for number, line in enumerate(iter(lambda: lines.readline(bytes_max + 1), b""), 1):
@@ -80,6 +104,8 @@ def _json_lines(file: Path, field: str, bytes_max: int) -> Iterator[tuple[int, o
 def text_of_line(line: bytes, file: Path, field: str, row: str) -> str:
     """The document of a line of JSON; Unusable, which names the `row`, without one."""
     text = _field_of(line, file, field, row)
+    if isinstance(text, Unusable):
+        raise text
     if not isinstance(text, str):
         raise _no_text(file, row, field)
     return text
@@ -105,13 +131,15 @@ class HalfCharacters:
             return text.encode("utf-8", "replace")
 
 
-def _no_text(file: Path, row: str, field: str) -> Unusable:
+def _no_text(file: Path, row: str | int, field: str) -> Unusable:
+    where = f"row {row}" if isinstance(row, int) else row
     return Unusable(
-        f"{file}: {row}: the field {field!r} is no text: remove the row, or set train.field"
+        f"{file}: {where}: the field {field!r} is no text: remove the row, or set train.field"
     )
 
 
 def _field_of(line: bytes, file: Path, field: str, row: str) -> object:
+    """The value of a line's field; why it has none in place of that."""
     try:
         read = line.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
@@ -123,29 +151,21 @@ def _field_of(line: bytes, file: Path, field: str, row: str) -> object:
         )
     try:
         found = json.loads(read)
-        twice = read.count(json.dumps(field)) > 1 and _is_twice(read, field)
+        names = {field, *field.split(".")}
+        maybe = any(read.count(json.dumps(name)) > 1 for name in names)
+        twice = maybe and is_twice(json.loads(read, object_pairs_hook=JsonObject), field)
     except (ValueError, RecursionError) as error:
         is_array = read.strip().startswith("[")
         remedy = "it is one array: write an object a line" if is_array else INSTEAD
         raise Unusable(f"{file}: {row}: not JSON: {remedy}") from error
     if not isinstance(found, dict):
         raise Unusable(f'{file}: {row}: not an object such as {{"text": "..."}}')
-    if field not in found:
-        raise _no_field(file, field, found)
     if twice:
         raise Unusable(f"{file}: {row}: has two fields {field!r}: remove one of them")
-    return found[field]
-
-
-def _is_twice(read: str, field: str) -> bool:
-    """Return whether an object has a name twice: the last one would be taken."""
-    pairs = list[tuple[str, object]]()
-
-    def keep(found: list[tuple[str, object]]) -> None:
-        pairs[:] = found  # that of the outermost object comes last
-
-    json.loads(read, object_pairs_hook=keep)
-    return sum(name == field for name, _ in pairs) > 1
+    try:
+        return value_at(found, field)
+    except LookupError:
+        return _no_field(file, field, found)
 
 
 def _columns(
@@ -153,10 +173,10 @@ def _columns(
 ) -> Iterator[tuple[int, object]]:
     """The rows of a file that pyarrow reads."""
     number = 0
-    errors = pyarrow_part("lib")
+    errors, compute = pyarrow_part("lib"), pyarrow_part("compute")
     try:
         for batch in batches(file, field):
-            column = batch.column(0)
+            column = column_at(batch, field, compute)
             column.validate(full=True)  # lengths and UTF-8: pyarrow believes both, and may crash
             for text in column.to_pylist():
                 number += 1
@@ -170,7 +190,7 @@ def _columns(
 
 def _parquet_batches(file: Path, field: str) -> Iterator[Any]:
     with parquet_file(file) as table:
-        require_field(file, field, table.schema_arrow.names)
+        require_field(file, field, column_names(table.schema_arrow))
         yield from table.iter_batches(batch_size=BATCH_ROWS, columns=[field])
 
 
@@ -188,13 +208,15 @@ def _arrow_batches(file: Path, field: str) -> Iterator[Any]:
             reader = ipc.open_stream(source)
         except arrow.ArrowInvalid:
             whole = ipc.open_file(source)
-            require_field(file, field, whole.schema.names)
+            require_field(file, field, column_names(whole.schema))
+            column = column_to_read(whole.schema, field)
             for number in range(whole.num_record_batches):
-                yield from _slices(whole.get_batch(number).select([field]))
+                yield from _slices(whole.get_batch(number).select([column]))
             return
-        require_field(file, field, reader.schema.names)
+        require_field(file, field, column_names(reader.schema))
+        column = column_to_read(reader.schema, field)
         for batch in reader:
-            yield from _slices(batch.select([field]))
+            yield from _slices(batch.select([column]))
 
 
 def _slices(batch: Any) -> Iterator[Any]:
@@ -263,5 +285,6 @@ def all_documents(files: Iterable[Path], field: str) -> Iterator[bytes]:
     tally = RowTally()
     for file in files:
         yield from documents(file, field, tally)
-    if tally.empty:
-        log.warning("%d of %d rows have an empty %s: passed over", tally.empty, tally.rows, field)
+    for count, what in ((tally.empty, "an empty"), (tally.without, "no")):
+        if count:
+            log.warning("%d of %d rows have %s %s: passed over", count, tally.rows, what, field)

@@ -37,7 +37,7 @@ class TrainConfig:
     mixture: tuple[MixturePart, ...] = ()
     """Several texts with their weights, each `[[train.mixture]]` (docs/data.md)."""
     field: Annotated[str, Text(64)] = "text"
-    """Which field of a row is the document."""
+    """Which field of a row is the document, or the path of one, as "message.content"."""
     tokenizer: Annotated[str, Tokenizing()] = "bytes"
     """What makes tokens of the text: "bytes"; a folder with a tokenizer.json; "hf:NAME" of the hub;
     or "train:32000", as many learnt from the text (docs/data.md)."""

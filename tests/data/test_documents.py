@@ -17,7 +17,12 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.data import token_file as prepared_text
 from p2pswarm.data.columnar_files import ArrowFiles, ParquetFiles
 from p2pswarm.data.corpus import Corpus
-from p2pswarm.data.documents import all_documents, documents, load_documents
+from p2pswarm.data.documents import (
+    WITHOUT_TEXT_MAX,
+    all_documents,
+    documents,
+    load_documents,
+)
 from p2pswarm.data.held_out import is_held_out_document
 from p2pswarm.data.line_files import LineFiles
 from p2pswarm.data.sources import files_of
@@ -75,10 +80,6 @@ def test_a_mark_of_utf8_before_the_first_row_is_no_part_of_it(tmp_path: Path):
         ("{", "row 2: not JSON"),
         ("[" * 100_000, "row 2: not JSON"),
         ('"text"', "row 2: not an object"),
-        ('{"text": 3}', "row 2: the field 'text' is no text: remove the row, or set"),
-        ('{"text": null}', "row 2: the field 'text' is no text: remove the row, or set"),
-        ('{"texts": ""}', r"no field 'text' \(did you mean 'texts'\?\); there are: texts; set"),
-        ("{}", "no field 'text'; there are: none"),
         ("[", "not JSON: it is one array: write an object a line"),
         ('{"text": "\udcff"}', "row 2: not UTF-8: write the file in UTF-8"),
         (
@@ -96,6 +97,102 @@ def test_a_row_that_is_none_is_named_in_one_line(tmp_path: Path, line: str, why:
         list(documents(file, "text"))
     assert "\n" not in str(told.value)
     assert str(file) in str(told.value)
+
+
+@pytest.mark.parametrize("line", ['{"text": 3}', '{"text": null}', '{"texts": ""}', "{}"])
+def test_rows_without_text_are_passed_over_and_counted(tmp_path: Path, caplog, line: str):
+    file = write_lines(tmp_path / "a.jsonl", line, '{"text": "one"}', line, '{"text": "two"}')
+
+    assert list(all_documents([file], "text")) == [b"one", b"two"]
+    assert caplog.messages == ["2 of 4 rows have no text: passed over"]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"text": 3}', "row 1: the field 'text' is no text: remove the row, or set"),
+        ('{"texts": ""}', r"no field 'text' \(did you mean 'texts'\?\); there are: texts; set"),
+        ("{}", "no field 'text'; there are: none"),
+    ],
+)
+@pytest.mark.parametrize("more", [[], ['{"text": "late"}']], ids=["all rows", "the first 1,000"])
+def test_a_field_that_no_row_has_is_one_line(tmp_path: Path, line: str, why: str, more: list[str]):
+    file = write_lines(tmp_path / "a.jsonl", *[line] * WITHOUT_TEXT_MAX, *more)
+
+    with pytest.raises(Unusable, match=why):
+        list(documents(file, "text"))
+    with pytest.raises(Unusable, match=why):
+        LineFiles([file], "text")
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ('{"message": {"content": "a"}}', "message.content"),
+        ('{"turns": [{"role": "user"}, {"content": {"text": "a"}}]}', "turns.1.content.text"),
+        ('{"turns": ["b", "a"]}', "turns.1"),
+        ('{"message.content": "a", "message": {"content": "b"}}', "message.content"),
+        ('{"a.b": {"c": "a"}, "a": {"b": {"c": "b"}}}', "a.b.c"),
+        ('{"content": "b", "message": {"content": "a"}}', "message.content"),
+    ],
+)
+def test_a_field_may_be_a_path_through_nested_ones(tmp_path: Path, row: str, field: str):
+    file = write_lines(tmp_path / "a.jsonl", row)
+
+    assert list(documents(file, field)) == [b"a"]
+    (batch,) = LineFiles([file], field).batches_from(0)
+    assert batch.texts[0] == b"a"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"message": {"content": "a"}, "message": {"content": "b"}}',
+        '{"message": {"content": "a", "content": "b"}}',
+    ],
+)
+def test_of_two_nested_fields_of_one_name_none_is_taken(tmp_path: Path, row: str):
+    file = write_lines(tmp_path / "a.jsonl", row)
+
+    with pytest.raises(Unusable, match=r"has two fields 'message\.content'"):
+        list(documents(file, "message.content"))
+
+
+@pytest.mark.parametrize("row", ['{"a": "b"}', '{"a": {"c": 1}}', '{"a": []}', '{"a": {"b": []}}'])
+def test_a_path_that_a_row_does_not_have_to_its_end_is_no_text(tmp_path: Path, row: str):
+    file = write_lines(tmp_path / "a.jsonl", '{"a": {"b": {"c": "text"}}}', row)
+
+    assert list(documents(file, "a.b.c")) == [b"text"]
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".arrow"])
+def test_a_column_may_be_a_field_of_a_struct(tmp_path: Path, ending: str):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    ipc = pytest.importorskip("pyarrow.ipc")
+    rows = [{"inner": {"text": "one"}}, None, {"inner": None}, {"inner": {"text": "two"}}]
+    table = arrow.table({"id": [1, 2, 3, 4], "message": rows, "a.b": list("wxyz")})
+    file = tmp_path / f"a{ending}"
+    if ending == ".parquet":
+        parquet.write_table(table, file)
+    else:
+        with ipc.new_stream(str(file), table.schema) as writer:
+            writer.write_table(table)
+    reader = ParquetFiles if ending == ".parquet" else ArrowFiles
+
+    assert list(documents(file, "message.inner.text")) == [b"one", b"two"]
+    batch = next(reader([file], "message.inner.text").batches_from(0))
+    assert [batch.texts[row] for row in range(4)] == [b"one", b"", b"", b"two"]
+    assert list(documents(file, "a.b")) == [b"w", b"x", b"y", b"z"]
+    for wrong in ("message.inner", "message"):
+        with pytest.raises(Unusable, match="is no text"):
+            list(documents(file, wrong))
+        with pytest.raises(Unusable, match="is no text"):
+            reader([file], wrong)
+    near = r"no field 'message.iner.text' \(did you mean 'message.inner.text'\?\)"
+    with pytest.raises(Unusable, match=near):
+        list(documents(file, "message.iner.text"))
+    with pytest.raises(Unusable, match=near):
+        reader([file], "message.iner.text")
 
 
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path: Path):

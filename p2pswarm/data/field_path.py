@@ -1,0 +1,116 @@
+"""The field of a row that is its document: a name, or the names of nested fields with dots between.
+
+A name that has dots itself comes before the path that it looks like. A number is a place in a list.
+
+Errors:  LookupError where a row has no such field.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+Pairs = list[tuple[str, Any]]
+
+
+def value_at(row: Any, field: str) -> Any:
+    """The value of a field in a row as `json` reads it."""
+    if isinstance(row, dict):
+        if field in row:
+            return row[field]
+        for head, rest in _parted(field):
+            if head in row:
+                return value_at(row[head], rest)
+    elif isinstance(row, list):
+        head, _, rest = field.partition(".")
+        if head.isdecimal() and int(head) < len(row):
+            return value_at(row[int(head)], rest) if rest else row[int(head)]
+    raise LookupError(field)
+
+
+class JsonObject(Pairs):
+    """What `json` reads with `object_pairs_hook`: an object may have a name twice."""
+
+
+def is_twice(row: Any, field: str) -> bool:
+    """Return whether a name on the way to a field stands twice: the last one would be taken."""
+    if isinstance(row, JsonObject):
+        for head, rest in ((field, ""), *_parted(field)):
+            if values := [value for name, value in row if name == head]:
+                return len(values) > 1 or is_twice(values[0], rest)
+    elif isinstance(row, list):
+        head, _, rest = field.partition(".")
+        if rest and head.isdecimal() and int(head) < len(row):
+            return is_twice(row[int(head)], rest)
+    return False
+
+
+def column_names(schema: Any) -> list[str]:
+    """The columns of a schema of pyarrow, and the fields of those that are structs."""
+    return [name for field in schema for name in _names(field.name, field.type)]
+
+
+def column_type(schema: Any, field: str) -> Any:
+    """The type of a column, or of a field of a struct."""
+    names = schema.names
+    if field in names:
+        return schema.field(field).type
+    for head, rest in _parted(field):
+        if head in names:
+            return _type_in(schema.field(head).type, rest)
+    raise LookupError(field)
+
+
+def column_at(batch: Any, field: str, compute: Any) -> Any:
+    """The column of some rows; of a row whose struct is null, null. `compute`: of pyarrow."""
+    names = batch.schema.names
+    if field in names:
+        return batch.column(names.index(field))
+    for head, rest in _parted(field):
+        if head in names:
+            return _column_in(batch.column(names.index(head)), rest, compute)
+    raise LookupError(field)
+
+
+def column_to_read(schema: Any, field: str) -> str:
+    """The column that a field is in."""
+    names = schema.names
+    heads = (head for head, _ in _parted(field) if head in names)
+    return field if field in names else next(heads)
+
+
+def _parted(field: str) -> Iterator[tuple[str, str]]:
+    """The name at the beginning of a path, and the rest, the longest name first."""
+    end = len(field)
+    while (end := field.rfind(".", 0, end)) > 0:
+        yield field[:end], field[end + 1 :]
+
+
+def _fields(kind: Any) -> list[Any]:
+    """The fields of a struct's type; none of another one's."""
+    structs = type(kind).__name__ == "StructType"
+    return [kind.field(number) for number in range(kind.num_fields)] if structs else []
+
+
+def _names(name: str, kind: Any) -> Iterator[str]:
+    yield name
+    for field in _fields(kind):
+        yield from (f"{name}.{inner}" for inner in _names(field.name, field.type))
+
+
+def _type_in(kind: Any, field: str) -> Any:
+    types = {each.name: each.type for each in _fields(kind)}
+    if field in types:
+        return types[field]
+    for head, rest in _parted(field):
+        if head in types:
+            return _type_in(types[head], rest)
+    raise LookupError(field)
+
+
+def _column_in(column: Any, field: str, compute: Any) -> Any:
+    names = [each.name for each in _fields(column.type)]
+    if field in names:
+        return compute.struct_field(column, names.index(field))
+    for head, rest in _parted(field):
+        if head in names:
+            return _column_in(compute.struct_field(column, names.index(head)), rest, compute)
+    raise LookupError(field)
