@@ -27,6 +27,7 @@ from p2pswarm.data.field_path import (
 from p2pswarm.data.held_out import is_held_out_document, warn_of_share
 from p2pswarm.data.sources import ARROW, PARQUET
 from p2pswarm.data.token_file import PreparedDocument, stored_texts
+from p2pswarm.data.unpacking import TABLES, row_ending, table_rows, unpacked
 from p2pswarm.settings.train_config import TrainConfig
 
 log = logging.getLogger(__name__)
@@ -58,13 +59,7 @@ def documents(
     Unusable if none has text, or none of the first `WITHOUT_TEXT_MAX`.
     """
     tally = tally or RowTally()
-    ending = file.suffix.lower()
-    if ending in PARQUET:
-        rows = _columns(file, field, _parquet_batches)
-    elif ending in ARROW:
-        rows = _columns(file, field, _arrow_batches)
-    else:
-        rows = _json_lines(file, field, line_bytes_max)
+    rows = _rows(file, field, line_bytes_max)
     number, halves, found = 0, HalfCharacters(file), False
     why_not: Unusable | None = None
     try:
@@ -90,15 +85,39 @@ def documents(
         raise why_not
 
 
-def _json_lines(file: Path, field: str, bytes_max: int) -> Iterator[tuple[int, object]]:
+def _rows(file: Path, field: str, bytes_max: int) -> Iterator[tuple[int, object]]:
     """The number of each row, and its value; why it has none in place of that."""
+    ending = row_ending(file)
+    if ending in PARQUET:
+        return _columns(file, field, _parquet_batches)
+    if ending in ARROW:
+        return _columns(file, field, _arrow_batches)
+    if ending in TABLES:
+        return _table(file, field, bytes_max)
+    return _json_lines(file, field, bytes_max)
+
+
+def _json_lines(file: Path, field: str, bytes_max: int) -> Iterator[tuple[int, object]]:
     number = 0
-    with file.open("rb") as lines:
+    with unpacked(file) as lines:
         for number, line in enumerate(iter(lambda: lines.readline(bytes_max + 1), b""), 1):
             if len(line) > bytes_max:
                 raise Unusable(f"{file}: row {number}: longer than {bytes_max:,} bytes: split it")
             if line.strip():
                 yield number, _field_of(line, file, field, f"row {number}")
+
+
+def _table(file: Path, field: str, bytes_max: int) -> Iterator[tuple[int, object]]:
+    """The rows of a table; one that ends early has no more fields."""
+    rows = table_rows(file, bytes_max)
+    names = next(rows, [])
+    if names:
+        require_field(file, field, names)
+    for number, row in enumerate((row for row in rows if row), 1):
+        found = dict(zip(names, row, strict=False))
+        if "\0" in (text := found.get(field, "")):
+            raise Unusable(f"{file}: row {number}: has NUL bytes: remove the row")
+        yield number, text if field in found else None
 
 
 def text_of_line(line: bytes, file: Path, field: str, row: str) -> str:

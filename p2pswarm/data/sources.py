@@ -20,13 +20,13 @@ from typing import BinaryIO
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import read_small, refuse_pointer
+from p2pswarm.data.unpacking import TABLES, is_packed, row_ending, unpacked
 
 JSON = ".json"
 JSON_LINES = frozenset({".jsonl", ".ndjson", ".jsonlines"})
 PARQUET = frozenset({".parquet"})
 ARROW = frozenset({".arrow"})
-TABLES = frozenset({".csv", ".tsv"})
-ROWS = JSON_LINES | PARQUET | ARROW
+ROWS = JSON_LINES | PARQUET | ARROW | TABLES
 COMPRESSED = frozenset({".gz", ".zst", ".bz2", ".xz", ".zip", ".lz4"})
 DATASET_STATE = "state.json"  # `save_to_disk` of Hugging Face datasets writes it beside the arrows
 DATASET_DICT = "dataset_dict.json"  # it writes this one above a folder for each split
@@ -167,17 +167,16 @@ def files_of(data: Path, suffixes: tuple[str, ...] = ()) -> FoundFiles:
 
 def has_rows(file: Path, lines_min: int = 1) -> bool:
     """Return whether a file's rows are documents: by its ending; of .json, by its first lines."""
-    ending = file.suffix.lower()
+    ending = row_ending(file)
     return ending in ROWS or (ending == JSON and _object_lines(file) >= lines_min)
 
 
 def _of_names(data: Path, files: list[Path], suffixes: tuple[str, ...]) -> FoundFiles:
     """The files that a name or a pattern means."""
-    compressed = [file for file in files if file.suffix.lower() in COMPRESSED]
+    compressed = [f for f in files if f.suffix.lower() in COMPRESSED and not has_rows(f)]
     if compressed and len(compressed) == len(files):
         raise Unusable(f"{compressed[0]}: is compressed: unpack it, and name what was in it")
     _refuse_compressed_rows(files)
-    _refuse_tables(files)
     with_rows = [file for file in files if has_rows(file)]
     if with_rows and len(with_rows) < len(files):
         other = next(file for file in files if file not in with_rows)
@@ -211,11 +210,12 @@ def _refuse_rows(data: Path, files: list[Path]) -> None:
     _refuse_compressed_rows(files)
     with_rows = [file for file in files if has_rows(file, FOLDER_LINES_MIN)]
     if not with_rows:
-        _refuse_tables(files, data)
         return
     named = {file.parent for file in with_rows}
     where = named.pop() if len(named) == 1 else data / ANY_FOLDERS
-    pattern = f"{where}/*{with_rows[0].suffix}"
+    first = with_rows[0]
+    ending = first.suffix if not is_packed(first) else Path(first.stem).suffix + first.suffix
+    pattern = f"{where}/*{ending}"
     others = _text_endings(files, with_rows)
     if len(with_rows) == len(files) or not others:
         raise Unusable(
@@ -230,21 +230,11 @@ def _refuse_rows(data: Path, files: list[Path]) -> None:
 
 def _refuse_compressed_rows(files: list[Path]) -> None:
     for file in files:
-        inside = Path(file.stem).suffix.lower()
-        if file.suffix.lower() in COMPRESSED and inside in ROWS | TABLES | {JSON}:
+        inside, readable = Path(file.stem).suffix.lower(), is_packed(file)
+        if readable and inside not in PARQUET | ARROW:
+            continue
+        if file.suffix.lower() in COMPRESSED and inside in ROWS | {JSON}:
             raise Unusable(f"{file}: is compressed: unpack it, and name what was in it")
-
-
-def _refuse_tables(files: list[Path], folder: Path | None = None) -> None:
-    tables = [file for file in files if file.suffix.lower() in TABLES]
-    if not tables:
-        return
-    others = _text_endings(files, tables)
-    also = f", or leave it out: train.suffixes = {json.dumps(others)}" if folder and others else ""
-    raise Unusable(
-        f"{tables[0]}: is a table, which would be read with its commas and quotes: save it as JSON "
-        f"lines or parquet{also}"
-    )
 
 
 def _text_endings(files: list[Path], others: list[Path]) -> list[str]:
@@ -340,7 +330,7 @@ def _is_utf8(head: bytes) -> bool:
 
 def _object_lines(file: Path) -> int:
     """Return how many of a file's first two lines are objects of JSON."""
-    with _opened(file) as opened:
+    with _opened(file), unpacked(file) as opened:
         lines = [opened.readline(LINE_PROBE_BYTES) for _ in range(2)]
     return sum(_is_object(line.removeprefix(codecs.BOM_UTF8)) for line in lines)
 

@@ -29,6 +29,7 @@ from p2pswarm.data.rows import SHIPPED, PlaceLimits, Row, RowPlaces, Side, TextB
 from p2pswarm.data.sources import ARROW, PARQUET, files_of
 from p2pswarm.data.text_files import plain_sides
 from p2pswarm.data.tokenizer import Tokenizer
+from p2pswarm.data.unpacking import TABLES, is_packed, row_ending
 from p2pswarm.settings.train_config import TrainConfig
 
 MEASURED_TOKENS = 1 << 16
@@ -279,6 +280,12 @@ def _text(train: TrainConfig) -> _StreamedText:
 
 def _row_files(train: TrainConfig, files: Sequence[Path]) -> RowFiles:
     """The files, read as their kind is."""
+    for file in files:
+        if is_packed(file) or row_ending(file) in TABLES:
+            raise Unusable(
+                f"{file}: can only be read from its beginning, and rows are streamed from "
+                "anywhere: save it as JSON lines or parquet, or set another run.batch.samples"
+            )
     readers = {_reader(file) for file in files}
     if len(readers) > 1:
         found = ", ".join(sorted({file.suffix for file in files}))
