@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.documents import BATCH_ROWS, parquet_file, pyarrow_part, require_field
-from p2pswarm.data.field_path import column_at, column_names, column_type
 from p2pswarm.data.immutable_files import ImmutableFiles
+from p2pswarm.data.row_formats.field_path import column_at, column_names, column_type
 from p2pswarm.data.rows import TextBatch
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,8 @@ from typing import BinaryIO
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import read_small, refuse_pointer
-from p2pswarm.data.unpacking import TABLES, is_packed, row_ending, unpacked
+from p2pswarm.data.row_formats.compression import is_packed, row_ending, unpacked
+from p2pswarm.data.row_formats.tables import TABLES
 
 JSON = ".json"
 JSON_LINES = frozenset({".jsonl", ".ndjson", ".jsonlines"})

@@ -1,10 +1,9 @@
-"""Files that are compressed, read from their beginning on, and the rows of tables.
+"""Files that are compressed, read from their beginning on.
 
-Errors:  Unusable, in one line, for what cannot be unpacked and for a table that is none.
+Errors:  Unusable, in one line, for what cannot be unpacked.
 """
 
 import bz2
-import csv
 import gzip
 import io
 import lzma
@@ -19,7 +18,6 @@ import zstandard
 from p2pswarm.base.errors import Unusable, one_line
 
 UNPACKED = frozenset({".gz", ".bz2", ".xz", ".zst"})
-TABLES = frozenset({".csv", ".tsv"})
 WINDOW_BYTES_MAX = 128 << 20  # of zstd: what `zstd --long` makes by default
 REASON_CHARS_MAX = 100  # of what a library says
 INSTEAD = "copy it again, or unpack it and name what was in it"
@@ -60,25 +58,3 @@ def _opened(file: Path) -> BinaryIO:
             return io.BufferedReader(frames)
         case _:
             return file.open("rb")
-
-
-def table_rows(file: Path, field_bytes_max: int) -> Iterator[list[str]]:
-    """The rows of a table, its names first."""
-    csv.field_size_limit(field_bytes_max)
-    delimiter = "\t" if row_ending(file) == ".tsv" else ","
-    number = 0
-    with unpacked(file) as opened:
-        text = io.TextIOWrapper(opened, encoding="utf-8-sig", newline="")
-        try:
-            for row in csv.reader(text, delimiter=delimiter, strict=True):
-                yield row
-                number += 1
-        except UnicodeDecodeError as error:
-            raise Unusable(
-                f"{file}: not UTF-8 after row {number}: write the file in UTF-8"
-            ) from error
-        except csv.Error as error:
-            reason = one_line(error, REASON_CHARS_MAX)
-            raise Unusable(
-                f"{file}: no table after row {number}, save it anew as CSV or JSON lines: {reason}"
-            ) from error

@@ -1,0 +1,1 @@
+"""Formats of files with rows: how they are compressed, tables, and paths to a row's field."""
