@@ -24,6 +24,7 @@ LEARNED = 2.0  # times the longest pause from which it came back
 FORGOTTEN = 0.9  # what is left of a learned pause at each look, some seconds apart
 LATELY_S = 0.75  # a member says a word each half second
 DEAF_S = 1.25  # without a word of anybody: two of each are missing, so it was our own network
+EXCUSED_MAX_S = 5.0  # after a cut: TCP sends again when as much time has passed as the cut took
 LOOK_AGAIN_S = 1.0  # a silent member may become the one that everybody waits for
 
 
@@ -43,7 +44,8 @@ class Silence:
 
     If no word came of anybody, the trainer's own network had failed. When the first word comes, the
     others have as much time again: TCP sends after a cut what was lost in it, to each at another
-    moment. Else all would be out, one after another, and their sums void.
+    moment. Else all would be out, one after another, and their sums void. For as long as the cut
+    took, what is said of members that hear nothing is about the cut, and does not count.
 
     A member that hears nothing from the coordinator is as good as silent. It says so itself with
     its load, if only the way to it is cut. A trainer that was stopped finds such words of all in
@@ -57,6 +59,8 @@ class Silence:
         self._probation = probation
         self._any_s = math.inf
         """Time of anybody's last word."""
+        self._excused_s = -math.inf
+        """Until then members may say that they heard nothing: our own network had failed."""
         self._heard_s: dict[Incarnation, float] = {}
         self._first_s: dict[Incarnation, float] = {}
         """Time of its first word."""
@@ -81,6 +85,8 @@ class Silence:
             return
         if now_s >= self._any_s + DEAF_S and len(self._heard_s) > 1:
             self._heard_s = dict.fromkeys(self._heard_s, now_s)
+            self._excused_s = now_s + min(EXCUSED_MAX_S, now_s - self._any_s)
+            self._forget_deaf()
         self._any_s = now_s
         before_s = self._heard_s.get(one)
         self._heard_s[one] = now_s
@@ -97,12 +103,11 @@ class Silence:
         """The trainer itself says nothing to members: no wonder that they hear nothing."""
         if quiet != self._quiet:
             self._quiet = quiet
-            self._deaf_s.clear()
-            self._unheard_s.clear()
+            self._forget_deaf()
 
     def on_deaf_members(self, deaf: Iterable[Incarnation], now_s: float) -> None:
         """A standby says that these members hear nothing from us; former ones are passed over."""
-        if self._quiet:
+        if self._quiet or self._excused(now_s):
             return
         recent_s = now_s - NOT_HEARD_S
         self._deaf_s = {one: said_s for one, said_s in self._deaf_s.items() if said_s > recent_s}
@@ -111,7 +116,8 @@ class Silence:
 
     def on_unheard_time(self, one: Incarnation, for_s: float, now_s: float) -> None:
         """A member says for how long it has heard nothing from us."""
-        if self._quiet or for_s < SILENCE_S or one not in self._heard_s:
+        excused = self._quiet or self._excused(now_s)
+        if excused or for_s < SILENCE_S or one not in self._heard_s:
             self._unheard_s.pop(one, None)
         elif now_s >= self._unheard_s.setdefault(one, now_s) + SAID_AGAIN_S:
             self.on_deaf_members([one], now_s)
@@ -212,6 +218,14 @@ class Silence:
             heard_s = (self._heard_s.get(one, -math.inf) for one in others)
             return any(now_s < time_s + LATELY_S for time_s in heard_s)
         return not all(self.silent(one, now_s) for one in others)
+
+    def _excused(self, now_s: float) -> bool:
+        """Return whether our own network has failed, or had until a moment ago."""
+        return now_s < self._excused_s or now_s >= self._any_s + DEAF_S
+
+    def _forget_deaf(self) -> None:
+        self._deaf_s.clear()
+        self._unheard_s.clear()
 
     def _forget(self, peer: bytes) -> None:
         if peer in self._longest_s:

@@ -1,5 +1,6 @@
 """Members from which nothing comes, and when a step goes on without them."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from trainer.harness import Play
@@ -8,6 +9,7 @@ from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.trainers import SILENCE_S
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.silence import (
+    EXCUSED_MAX_S,
     LEARNED_MAX_S,
     LOOK_AGAIN_S,
     NOT_HEARD_S,
@@ -150,6 +152,31 @@ def test_in_a_cut_of_the_trainer_itself_nobody_is_out_for_having_spoken_sooner_t
     play.wait(SILENT_S - 0.2)
 
     assert play.seen(act.Evict) == []
+
+
+@pytest.mark.parametrize("cut_s", [3, 8])
+def test_what_members_did_not_hear_in_a_cut_of_the_trainer_itself_does_not_count(cut_s):
+    """They tell the standbys, whose words come when the cut ends, before the members' own or after.
+
+    TCP sends again at the latest when as much time has passed as the cut took.
+    """
+    play, ann, bob = two_at_work()
+    silence = play.coordinator.silence
+    play.live(cut_s, mute=(ann, bob))
+
+    silence.on_deaf_members([ann, bob], play.now_s)
+    silence.on_word(bob, play.now_s)
+    excused_s = play.now_s + min(cut_s + 1.0, EXCUSED_MAX_S)  # the last word came a second before
+    while play.now_s < excused_s:
+        silence.on_deaf_members([ann], play.now_s)
+        for _ in range(2):
+            silence.on_unheard_time(bob, 5.0, play.now_s)
+        assert not silence.silent(ann, play.now_s)
+        assert not silence.silent(bob, play.now_s)
+        assert play.live(1) == []
+
+    silence.on_deaf_members([ann], play.now_s)
+    assert silence.silent(ann, play.now_s)
 
 
 def test_where_all_of_a_stage_are_silent_a_fence_waits_for_as_long_as_a_link_lasts():
