@@ -2,7 +2,9 @@
 
 import bz2
 import gzip
+import json
 import lzma
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,6 +61,20 @@ def test_what_cannot_be_unpacked_is_one_line(tmp_path: Path, ending: str, harm: 
     with pytest.raises(Unusable, match=r"a\.jsonl") as told:
         list(documents(file, "text"))
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+@pytest.mark.parametrize("frames", [1, 2])
+def test_a_torn_file_is_not_taken_for_a_shorter_one(tmp_path: Path, ending: str, frames: int):
+    """Wherever it is torn, also where what is unpacked so far ends with a row."""
+    file = tmp_path / f"a.jsonl{ending}"
+    rng = random.Random(1)
+    lines = "".join(json.dumps({"text": str(rng.random())}) + "\n" for _ in range(3000)).encode()
+    packed = PACKERS[ending](lines)
+    for length in (*range(len(packed) - 40, len(packed)), 20, len(packed) // 2):
+        file.write_bytes(packed * (frames - 1) + packed[:length])
+        with pytest.raises(Unusable, match=r"a\.jsonl"):
+            list(documents(file, "text"))
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".CSV"])
