@@ -21,7 +21,7 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -77,21 +77,22 @@ class Side:
 
 def ours(hire: Any, members: int, mb: int) -> Side:
     python, script = Path(sys.executable), "peers_ours.py"
-    workers = [hire(python, script, "averaging", str(n), str(mb)) for n in range(members)]
-    side = Side(workers)
-    side.do("meet", members=side.do("address"))
-    return side
+    return meeting([hire(python, script, "averaging", str(n), str(mb)) for n in range(members)])
 
 
 def on_hosts(hire: Any, lab: Lab, codec: str, members: int, mb: int) -> Side:
     """Members on the hosts of a lab."""
-    workers = [
+    return meeting(
         hire(
             *lab.enter(n), sys.executable, OURS, "averaging", str(n), str(mb), codec, lab.address(n)
         )
         for n in range(members)
-    ]
-    side = Side(workers)
+    )
+
+
+def meeting(workers: Iterable[Worker]) -> Side:
+    """Members that know where the others are."""
+    side = Side(list(workers))
     side.do("meet", members=side.do("address"))
     return side
 
@@ -188,8 +189,8 @@ def report(samples: Samples, args: argparse.Namespace, load_before: float) -> No
         print(f"ours is {result['ratio']:.1f}x as fast, with 1/{result['cpu_ratio']:.1f}", end=" ")
         print("of the processor time")
     if args.wan:
-        result |= {"ratio": medians["float32"]["s"] / medians["int-grid"]["s"]}
-        result |= {"bytes_ratio": medians["int-grid"]["mb"] / medians["float32"]["mb"]}
+        result["ratio"] = medians["float32"]["s"] / medians["int-grid"]["s"]
+        result["bytes_ratio"] = medians["int-grid"]["mb"] / medians["float32"]["mb"]
         print(f"int-grid is {result['ratio']:.1f}x as fast as float32, with", end=" ")
         print(f"{result['bytes_ratio']:.3f} of the bytes")
     print(f"medians of {args.rounds} turns, {args.members} members; {os.cpu_count()}", end=" ")

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.documents import BATCH_ROWS, parquet_file, pyarrow_part, require_field
+from p2pswarm.data.documents import BATCH_ROWS, column_at, parquet_file, pyarrow_part, require_field
 from p2pswarm.data.immutable_files import ImmutableFiles
-from p2pswarm.data.row_formats.field_path import column_at, column_names, column_type
+from p2pswarm.data.row_formats.field_path import column_names, column_type
 from p2pswarm.data.rows import TextBatch
 
 log = logging.getLogger(__name__)
@@ -255,7 +255,7 @@ class ParquetFiles:
                 columns=[self._field],
                 use_threads=False,
             ):
-                column = checked_texts(column_at(batch, self._field, pyarrow_part("compute")))
+                column = checked_texts(column_at(batch, self._field))
                 self._missing.note(path, column)
                 yield column
 
@@ -370,7 +370,7 @@ class ArrowFiles:
         with arrow_errors(path), pyarrow_part("lib").memory_map(str(path)) as source:
             source.seek(rows.begin)
             batch = ipc.read_record_batch(ipc.read_message(source), self._schemas[rows.file])
-            return TextColumn(column_at(batch, self._field, pyarrow_part("compute")))
+            return TextColumn(column_at(batch, self._field))
 
 
 def _next_message(source: Any) -> Any:

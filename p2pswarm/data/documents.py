@@ -5,6 +5,7 @@ One batch of rows is in memory at a time. pyarrow is loaded when a file needs it
 
 import codecs
 import difflib
+import functools
 import importlib
 import json
 import logging
@@ -20,9 +21,8 @@ from p2pswarm.data.held_out import is_held_out_document, warn_of_share
 from p2pswarm.data.row_formats.compression import row_ending, unpacked
 from p2pswarm.data.row_formats.field_path import (
     JsonObject,
-    column_at,
     column_names,
-    column_to_read,
+    column_path,
     is_twice,
     value_at,
 )
@@ -112,13 +112,15 @@ def _table(file: Path, field: str, bytes_max: int) -> Iterator[tuple[int, object
     """The rows of a table; one that ends early has no more fields."""
     rows = table_rows(file, bytes_max)
     names = next(rows, [])
-    if names:
-        require_field(file, field, names)
+    if not names:
+        return
+    require_field(file, field, names)
+    column = names.index(field)
     for number, row in enumerate((row for row in rows if row), 1):
-        found = dict(zip(names, row, strict=False))
-        if "\0" in (text := found.get(field, "")):
+        text = row[column] if column < len(row) else None
+        if "\0" in (text or ""):
             raise Unusable(f"{file}: row {number}: has NUL bytes: remove the row")
-        yield number, text if field in found else None
+        yield number, text
 
 
 def text_of_line(line: bytes, file: Path, field: str, row: str) -> str:
@@ -171,8 +173,7 @@ def _field_of(line: bytes, file: Path, field: str, row: str) -> object:
         )
     try:
         found = json.loads(read)
-        names = {field, *field.split(".")}
-        maybe = any(read.count(json.dumps(name)) > 1 for name in names)
+        maybe = any(read.count(name) > 1 for name in _names_in_json(field))
         twice = maybe and is_twice(json.loads(read, object_pairs_hook=JsonObject), field)
     except (ValueError, RecursionError) as error:
         is_array = read.strip().startswith("[")
@@ -188,15 +189,21 @@ def _field_of(line: bytes, file: Path, field: str, row: str) -> object:
         return _no_field(file, field, found)
 
 
+@functools.cache
+def _names_in_json(field: str) -> tuple[str, ...]:
+    """The names on the way to a field, as lines have them."""
+    return tuple(json.dumps(name) for name in {field, *field.split(".")})
+
+
 def _columns(
     file: Path, field: str, batches: Callable[[Path, str], Iterable[Any]]
 ) -> Iterator[tuple[int, object]]:
     """The rows of a file that pyarrow reads."""
     number = 0
-    errors, compute = pyarrow_part("lib"), pyarrow_part("compute")
+    errors = pyarrow_part("lib")
     try:
         for batch in batches(file, field):
-            column = column_at(batch, field, compute)
+            column = column_at(batch, field)
             column.validate(full=True)  # lengths and UTF-8: pyarrow believes both, and may crash
             for text in column.to_pylist():
                 number += 1
@@ -229,20 +236,27 @@ def _arrow_batches(file: Path, field: str) -> Iterator[Any]:
         except arrow.ArrowInvalid:
             whole = ipc.open_file(source)
             require_field(file, field, column_names(whole.schema))
-            column = column_to_read(whole.schema, field)
+            first, *_ = column_path(whole.schema, field)
             for number in range(whole.num_record_batches):
-                yield from _slices(whole.get_batch(number).select([column]))
+                yield from _slices(whole.get_batch(number).select([first]))
             return
         require_field(file, field, column_names(reader.schema))
-        column = column_to_read(reader.schema, field)
+        first, *_ = column_path(reader.schema, field)
         for batch in reader:
-            yield from _slices(batch.select([column]))
+            yield from _slices(batch.select([first]))
 
 
 def _slices(batch: Any) -> Iterator[Any]:
     """A few rows at a time: a batch can be the whole file."""
     for start in range(0, batch.num_rows, BATCH_ROWS):
         yield batch.slice(start, BATCH_ROWS)
+
+
+def column_at(batch: Any, field: str) -> Any:
+    """The column of some rows; of a row whose struct is null, null."""
+    first, *inner = column_path(batch.schema, field)
+    column = batch.column(first)
+    return pyarrow_part("compute").struct_field(column, inner) if inner else column
 
 
 def require_field(file: Path, field: str, names: list[str]) -> None:

@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.documents import (
-    LINE_BYTES_MAX,
-    HalfCharacters,
-    documents,
-    text_of_line,
-)
+from p2pswarm.data.documents import LINE_BYTES_MAX, HalfCharacters, documents, text_of_line
 from p2pswarm.data.immutable_files import BLOCK_BYTES, ImmutableFiles
 from p2pswarm.data.rows import TextBatch
 

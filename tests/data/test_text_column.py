@@ -6,12 +6,7 @@ from pathlib import Path
 import pytest
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.columnar_files import (
-    MissingTexts,
-    TextColumn,
-    arrow_errors,
-    require_text,
-)
+from p2pswarm.data.columnar_files import MissingTexts, TextColumn, arrow_errors, require_text
 
 arrow = pytest.importorskip("pyarrow")
 TEXTS = ["one", "", "zwölf", None, "last"]

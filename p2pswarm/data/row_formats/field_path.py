@@ -50,31 +50,16 @@ def column_names(schema: Any) -> list[str]:
 
 def column_type(schema: Any, field: str) -> Any:
     """The type of a column, or of a field of a struct."""
-    names = schema.names
-    if field in names:
-        return schema.field(field).type
-    for head, rest in _parted(field):
-        if head in names:
-            return _type_in(schema.field(head).type, rest)
-    raise LookupError(field)
+    first, *inner = column_path(schema, field)
+    kind = schema.field(first).type
+    for place in inner:
+        kind = kind.field(place).type
+    return kind
 
 
-def column_at(batch: Any, field: str, compute: Any) -> Any:
-    """The column of some rows; of a row whose struct is null, null. `compute`: of pyarrow."""
-    names = batch.schema.names
-    if field in names:
-        return batch.column(names.index(field))
-    for head, rest in _parted(field):
-        if head in names:
-            return _column_in(batch.column(names.index(head)), rest, compute)
-    raise LookupError(field)
-
-
-def column_to_read(schema: Any, field: str) -> str:
-    """The column that a field is in."""
-    names = schema.names
-    heads = (head for head, _ in _parted(field) if head in names)
-    return field if field in names else next(heads)
+def column_path(schema: Any, field: str) -> list[int]:
+    """The places of a column and, in it, of the fields of structs on the way to a field."""
+    return _places(list(schema), field)
 
 
 def _parted(field: str) -> Iterator[tuple[str, str]]:
@@ -96,21 +81,13 @@ def _names(name: str, kind: Any) -> Iterator[str]:
         yield from (f"{name}.{inner}" for inner in _names(field.name, field.type))
 
 
-def _type_in(kind: Any, field: str) -> Any:
-    types = {each.name: each.type for each in _fields(kind)}
-    if field in types:
-        return types[field]
-    for head, rest in _parted(field):
-        if head in types:
-            return _type_in(types[head], rest)
-    raise LookupError(field)
-
-
-def _column_in(column: Any, field: str, compute: Any) -> Any:
-    names = [each.name for each in _fields(column.type)]
+def _places(fields: list[Any], field: str) -> list[int]:
+    """The places of a field and of the structs that it is in, the outermost first."""
+    names = [each.name for each in fields]
     if field in names:
-        return compute.struct_field(column, names.index(field))
+        return [names.index(field)]
     for head, rest in _parted(field):
         if head in names:
-            return _column_in(compute.struct_field(column, names.index(head)), rest, compute)
+            place = names.index(head)
+            return [place, *_places(_fields(fields[place].type), rest)]
     raise LookupError(field)

@@ -83,7 +83,7 @@ class Silence:
         """Something came from a member, whatever it says."""
         if self._members.alive(one) is None:
             return
-        if now_s >= self._any_s + DEAF_S and len(self._heard_s) > 1:
+        if self._cut_off(now_s) and len(self._heard_s) > 1:
             self._heard_s = dict.fromkeys(self._heard_s, now_s)
             self._excused_s = now_s + min(EXCUSED_MAX_S, now_s - self._any_s)
             self._forget_deaf()
@@ -107,7 +107,7 @@ class Silence:
 
     def on_deaf_members(self, deaf: Iterable[Incarnation], now_s: float) -> None:
         """A standby says that these members hear nothing from us; former ones are passed over."""
-        if self._quiet or self._excused(now_s):
+        if self._excused(now_s):
             return
         recent_s = now_s - NOT_HEARD_S
         self._deaf_s = {one: said_s for one, said_s in self._deaf_s.items() if said_s > recent_s}
@@ -116,8 +116,7 @@ class Silence:
 
     def on_unheard_time(self, one: Incarnation, for_s: float, now_s: float) -> None:
         """A member says for how long it has heard nothing from us."""
-        excused = self._quiet or self._excused(now_s)
-        if excused or for_s < SILENCE_S or one not in self._heard_s:
+        if self._excused(now_s) or for_s < SILENCE_S or one not in self._heard_s:
             self._unheard_s.pop(one, None)
         elif now_s >= self._unheard_s.setdefault(one, now_s) + SAID_AGAIN_S:
             self.on_deaf_members([one], now_s)
@@ -208,7 +207,7 @@ class Silence:
         self, silent: Incarnation, spares: Callable[[int], Iterable[Incarnation]], now_s: float
     ) -> bool:
         """Return whether others of its stage are heard, who have the weights."""
-        if now_s >= self._any_s + DEAF_S:
+        if self._cut_off(now_s):
             return False  # of a cut of our own, those are silent first that spoke first before it
         member = self._members.alive(silent)
         assert member is not None, "only the living are waited for"
@@ -220,8 +219,12 @@ class Silence:
         return not all(self.silent(one, now_s) for one in others)
 
     def _excused(self, now_s: float) -> bool:
-        """Return whether our own network has failed, or had until a moment ago."""
-        return now_s < self._excused_s or now_s >= self._any_s + DEAF_S
+        """Return whether members hear nothing because of us, or did until a moment ago."""
+        return self._quiet or now_s < self._excused_s or self._cut_off(now_s)
+
+    def _cut_off(self, now_s: float) -> bool:
+        """Return whether nothing comes from anybody: our own network has failed."""
+        return now_s >= self._any_s + DEAF_S
 
     def _forget_deaf(self) -> None:
         self._deaf_s.clear()

@@ -256,7 +256,7 @@ class FormerSums:
 
     def on_join(self, peer: bytes, join: Join, now_s: float) -> bool:
         """A server has come; returns whether others were waited for, or this one."""
-        waited = self._anyone or bool(self._awaited)
+        waited = self._waits
         self._awaited.discard(peer)
         if self._first_s is None:
             self._first_s, self._due_s = now_s, now_s + FORMER_SUMS_S
@@ -294,8 +294,7 @@ class FormerSums:
 
     def awaited(self, now_s: float) -> bool:
         """Return whether a sum may come that holds what is not launched yet."""
-        waits = self._anyone or bool(self._awaited)
-        return waits and now_s < self._due_s
+        return self._waits and now_s < self._due_s
 
     def next_deadline_s(self, now_s: float) -> float | None:
         """Return when nobody is waited for any more."""
@@ -303,8 +302,11 @@ class FormerSums:
 
     def next_step(self) -> None:
         """Another step begins: its sums are empty, but for what was counted ahead."""
-        self._awaited.clear()
-        self._anyone = False
+        self.on_launch()
         if not self._taken_ahead:
             self._brought.clear()
         self.taken, self._taken_ahead, self._spoiled = self._taken_ahead, False, False
+
+    @property
+    def _waits(self) -> bool:
+        return self._anyone or bool(self._awaited)
