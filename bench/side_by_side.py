@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from results import command_line
 
-from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.sources import files_of
 from p2pswarm.data.text_files import load_corpus
 from p2pswarm.models.compute.reference import ReferenceTrainer

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.models.base import loss_of
 from p2pswarm.models.blocks import block_count, stage_blocks
 from p2pswarm.models.compute.base import Update

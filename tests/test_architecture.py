@@ -20,7 +20,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "p2pswarm"
 FLOORS = """
 base discovery reach trainer
-cli settings progress data/row_formats
+cli settings progress data/row_formats data/samples
 net/os net/wire
 data plan net/crypto tensors/codecs models/boundary_modules
 models net run/messages

@@ -16,7 +16,6 @@ from types import ModuleType
 from typing import Any
 
 from p2pswarm.base.errors import Unusable, missing_extra, one_line
-from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.held_out import is_held_out_document, warn_of_share
 from p2pswarm.data.row_formats.compression import row_ending, unpacked
 from p2pswarm.data.row_formats.field_path import (
@@ -27,6 +26,7 @@ from p2pswarm.data.row_formats.field_path import (
     value_at,
 )
 from p2pswarm.data.row_formats.tables import TABLES, table_rows
+from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.sources import ARROW, PARQUET
 from p2pswarm.data.token_file import PreparedDocument, stored_texts
 from p2pswarm.settings.train_config import TrainConfig

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.corpus import stable_hash
+from p2pswarm.data.samples.corpus import stable_hash
 
 BLOCK_BYTES = 1 << 16
 DIGEST_BLOCKS = 4096  # 256 MiB of a larger text are hashed: 10 GB would take ten seconds

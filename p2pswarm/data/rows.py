@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.corpus import Tokens, stable_hash
 from p2pswarm.data.held_out import FOLLOWING, FOLLOWING_MAX, LINE
+from p2pswarm.data.samples.corpus import Tokens, stable_hash
 from p2pswarm.data.tokenizer import Tokenizer
 
 PART_BYTES = 1 << 20  # of a document, tokenised at once

@@ -15,10 +15,10 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.held_out import FOLLOWING, FOLLOWING_MAX, Part, parts_of_file, warn_of_share
 from p2pswarm.data.immutable_files import ImmutableFiles
 from p2pswarm.data.rows import TextBatch, parts_of
+from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.sources import FoundFiles
 
 FILE_BYTES_MAX = 8 << 30  # it is held in memory

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.corpus import Corpus, stable_hash
 from p2pswarm.data.documents import all_documents
 from p2pswarm.data.held_out import RULE, is_held_out_document, warn_of_share
 from p2pswarm.data.rows import PART_BYTES, end_of, parts_of
+from p2pswarm.data.samples.corpus import Corpus, stable_hash
 from p2pswarm.data.sources import FoundFiles, files_of
 from p2pswarm.data.text_files import plain_sides, read_sides
 from p2pswarm.data.token_file import PreparedDocument, fingerprint, stored_texts

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.corpus import Tokens, stable_hash
+from p2pswarm.data.samples.corpus import Tokens, stable_hash
 
 try:
     import fcntl

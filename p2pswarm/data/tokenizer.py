@@ -18,8 +18,8 @@ import numpy as np
 
 from p2pswarm.base.errors import Unusable, missing_extra, one_line
 from p2pswarm.base.files import read_small
-from p2pswarm.data.corpus import Tokens
 from p2pswarm.data.hub import pinned_file, small_file
+from p2pswarm.data.samples.corpus import Tokens
 from p2pswarm.data.sources import TOKENIZER_FILE, tokenizer_file
 from p2pswarm.data.tokenizer_folder import (
     BESIDE,

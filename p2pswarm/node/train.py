@@ -18,7 +18,7 @@ from p2pswarm.base.ids import PeerId
 from p2pswarm.base.problems import Problems
 from p2pswarm.checkpoint.checkpoint_io import on_thread
 from p2pswarm.checkpoint.weights_name import weights_name
-from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside
 from p2pswarm.discovery.gossip.messages import RunRole
 from p2pswarm.discovery.gossip.record import Activity, FigureKey, RoleKind, figures

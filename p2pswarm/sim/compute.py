@@ -22,7 +22,7 @@ from typing import TypeVar
 import numpy as np
 
 from p2pswarm.base.errors import BadMessage, NotServing
-from p2pswarm.data.corpus import Corpus, Tokens
+from p2pswarm.data.samples.corpus import Corpus, Tokens
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.compute.base import BackwardSpec, Engine, Key, LossResult, Update
 from p2pswarm.models.compute.torch_sums import TorchSums

@@ -13,7 +13,7 @@ import torch
 from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.catalogue import folders
 from p2pswarm.checkpoint.targets import open_store
-from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_weights import torch_engine

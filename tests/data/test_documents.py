@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data import token_file as prepared_text
 from p2pswarm.data.columnar_files import ArrowFiles, ParquetFiles
-from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.documents import (
     WITHOUT_TEXT_MAX,
     all_documents,
@@ -25,6 +24,7 @@ from p2pswarm.data.documents import (
 )
 from p2pswarm.data.held_out import is_held_out_document
 from p2pswarm.data.line_files import LineFiles
+from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.sources import files_of
 from p2pswarm.data.text_stream import RowFiles
 from p2pswarm.data.token_corpus import load_tokenised, sources_of

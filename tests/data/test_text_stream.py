@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.corpus import held_out_passes
 from p2pswarm.data.held_out import is_held_out_document
-from p2pswarm.data.mixture import mixed
 from p2pswarm.data.rows import SHIPPED, PlaceLimits
+from p2pswarm.data.samples.corpus import held_out_passes
+from p2pswarm.data.samples.mixture import mixed
 from p2pswarm.data.sources import files_of
 from p2pswarm.data.text_files import read_sides
 from p2pswarm.data.text_stream import streamed

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.corpus import Corpus, held_out_passes
 from p2pswarm.data.held_out import is_held_out_document
+from p2pswarm.data.samples.corpus import Corpus, held_out_passes
 from p2pswarm.data.token_corpus import load_tokenised, sources_of, texts_to_learn, tokenised
 from p2pswarm.data.tokenizer import Tokenizer, train_tokenizer
 from p2pswarm.settings.train_config import TrainConfig

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 from node.harness import RUN, Town, manifest_of, play, put
 
-from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.node.run.discovery import TELL_S, find_run
 from p2pswarm.node.run.run_choice import RunChoice

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.immutable_files import ImmutableFiles
+from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.sources import files_of
 from p2pswarm.data.text_files import remarks_on_split
 from p2pswarm.data.token_corpus import sources_of

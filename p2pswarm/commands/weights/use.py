@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.corpus import held_out_passes
+from p2pswarm.data.samples.corpus import held_out_passes
 from p2pswarm.models.compute.inference import Quality, load_model
 from p2pswarm.models.registry import is_place, package_of
 from p2pswarm.node.run.run_text import read_corpus, tokenizer_of

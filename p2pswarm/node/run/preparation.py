@@ -15,7 +15,7 @@ from p2pswarm.base.files import check_target
 from p2pswarm.base.problems import Problems
 from p2pswarm.checkpoint.targets import READER
 from p2pswarm.checkpoint.weights_name import weights_name
-from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.sources import check_there
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.models.check.model_check import check_once

@@ -12,10 +12,10 @@ from pathlib import Path
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import write_text
 from p2pswarm.checkpoint.targets import open_store
-from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.documents import load_documents
-from p2pswarm.data.epoch_corpus import ordered
-from p2pswarm.data.mixture import mixed
+from p2pswarm.data.samples.corpus import Corpus
+from p2pswarm.data.samples.epoch_corpus import ordered
+from p2pswarm.data.samples.mixture import mixed
 from p2pswarm.data.sources import TOKENIZER_FILE, files_of
 from p2pswarm.data.text_files import load_corpus, remarks_on_split
 from p2pswarm.data.text_stream import streamed

@@ -11,7 +11,7 @@ import torch
 
 from p2pswarm.base.errors import BadHandshake, DialFailed, LinkLost, NoRoute, SwarmError, Unusable
 from p2pswarm.base.signal import Signal
-from p2pswarm.data.corpus import Tokens
+from p2pswarm.data.samples.corpus import Tokens
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.member_view import Incarnation, contact, incarnation_of
 from p2pswarm.run.messages.membership import MemberRecord, StillThere

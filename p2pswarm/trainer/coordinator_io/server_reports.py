@@ -8,7 +8,7 @@ from collections import Counter
 
 from p2pswarm.base.errors import BadMessage, SwarmError
 from p2pswarm.base.ids import PeerId
-from p2pswarm.data.corpus import Corpus, Tokens
+from p2pswarm.data.samples.corpus import Corpus, Tokens
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import REASON_CHARS, Work

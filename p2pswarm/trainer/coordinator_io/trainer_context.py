@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.ids import Contact
-from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.progress.events import Report
 from p2pswarm.run.member_cards import NO_CARDS, MemberCards

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from p2pswarm.base.ids import PeerId
-from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.models.compute.base import Engine
 from p2pswarm.models.compute.reference import CodecsOfStep, ReferenceTrainer
 from p2pswarm.models.compute.torch_weights import torch_engine

@@ -18,7 +18,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pswarm.data.corpus import Corpus, Tokens, TokenText, WeightedCorpus, stable_hash
+from p2pswarm.data.samples.corpus import Corpus, Tokens, TokenText, WeightedCorpus, stable_hash
 
 ROUNDS = 4
 ORDERS_KEPT = 2  # a microbatch may lie over the end of one

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.data.corpus import Corpus, held_out_passes
-from p2pswarm.data.epoch_corpus import ordered
-from p2pswarm.data.mixture import PERIOD, JoinedText, MixtureOrder, mixed, shares
+from p2pswarm.data.samples.corpus import Corpus, held_out_passes
+from p2pswarm.data.samples.epoch_corpus import ordered
+from p2pswarm.data.samples.mixture import PERIOD, JoinedText, MixtureOrder, mixed, shares
 
 END = 0
 WEIGHTS = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=8)

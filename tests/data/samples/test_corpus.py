@@ -1,4 +1,4 @@
-"""Tests of `data/corpus.py`."""
+"""Tests of `data/samples/corpus.py`."""
 
 import os
 from itertools import chain
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.corpus import Corpus, held_out_passes
+from p2pswarm.data.samples.corpus import Corpus, held_out_passes
 from p2pswarm.data.sources import files_of
 from p2pswarm.data.text_files import load_corpus
 

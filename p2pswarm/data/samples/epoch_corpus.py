@@ -12,8 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.corpus import Corpus, Tokens, TokenText, WeightedCorpus, stacked
-from p2pswarm.data.mixture import PERIOD, JoinedText, MixedCorpus, MixtureOrder, Orders, order_of
+from p2pswarm.data.samples.corpus import Corpus, Tokens, TokenText, WeightedCorpus, stacked
+from p2pswarm.data.samples.mixture import (
+    PERIOD,
+    JoinedText,
+    MixedCorpus,
+    MixtureOrder,
+    Orders,
+    order_of,
+)
 
 
 class Piece(NamedTuple):

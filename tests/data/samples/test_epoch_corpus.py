@@ -1,4 +1,4 @@
-"""Tests of `data/epoch_corpus.py`."""
+"""Tests of `data/samples/epoch_corpus.py`."""
 
 import statistics
 
@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.data.corpus import Corpus
-from p2pswarm.data.epoch_corpus import Piece, documents_of, ordered, packed
-from p2pswarm.data.mixture import Permutation
+from p2pswarm.data.samples.corpus import Corpus
+from p2pswarm.data.samples.epoch_corpus import Piece, documents_of, ordered, packed
+from p2pswarm.data.samples.mixture import Permutation
 
 END = 0
 NOTHING = np.arange(100, dtype=np.uint16)
