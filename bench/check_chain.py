@@ -1,9 +1,11 @@
 """Checks a chain file without a line of p2pswarm: hashes, signatures, steps, and every count.
 
-    python bench/check_chain.py FILE [DELAY]
+    python bench/check_chain.py FILE [DELAY [TOKENS CLIP_NORM]]
 
 FILE is the file of a voter, of a lone trainer or of a checkpoint (docs/chain.md tells its bytes).
 DELAY is the run's, 0 if it is left out: codecs that a record chooses hold so many steps later.
+TOKENS is how many targets a step could have, microbatches x rows x sequence length, and CLIP_NORM
+the optimizer's: with them each step's scale is computed again from its targets and its norm.
 It prints {"ok": bool, "steps": n, "head": hex} and what is wrong on stderr, and exits with 0 or 1.
 `steps` counts those whose work is in the weights; `head` is the hash of the last record. Records
 that only changed the voters are counted on stderr, and so is each step from which on a boundary
@@ -25,7 +27,9 @@ MAGIC = b"PSCHAIN1"
 HEADER_BYTES, PREFIX_BYTES, ENTRY_BYTES_MAX = 32, 12, 128_128
 PREPARE, RECORD, PROPOSE = 81, 80, 83
 COMMIT, BACK, VOTERS = 0, 1, 2
-STAGE_FIELDS, CODES = 4, 2  # of a stage's part; codecs stand behind them where any are chosen
+STAGE_FIELDS, CODES = 4, 2  # of a stage's part; behind them codecs, where any are chosen, and
+OPTIONAL = 2  # in the last stage, where rows tell their targets, how many the step has
+CLIP_EPSILON, ROUNDING = 1e-6, 1e-12
 QUARANTINED = 255  # as a holder: the microbatch is not finite, and counts as zeros in all stages
 TAG = b"p2pswarm-record-1:"
 PEER_TAG = b"p2pswarm-peer-1:"
@@ -181,6 +185,7 @@ class Tally:
         self.states: list[list[bytes]] = []
         self.aside: list[list[int]] = []
         self.codecs: list[list[str]] = []
+        self.targets: list[int | None] = []
         self.size = 0
         self.revotes = 0
         """Records that only changed the voters."""
@@ -203,7 +208,7 @@ class Tally:
         if self.states[place : place + 1] not in ([], [states]):
             raise Wrong(f"record {record.height}: version {record.step} was another one")
         if record.kind == BACK:
-            del self.steps[place:], self.aside[place:], self.codecs[place:]
+            del self.steps[place:], self.aside[place:], self.codecs[place:], self.targets[place:]
             self.states[place:] = [states]
             return
         self.size = self.size or record.count
@@ -216,15 +221,25 @@ class Tally:
         self.aside.append([record.first + i for i, there in enumerate(masks[0]) if there])
         self.states[place:] = [states]
         self.codecs.append([self.chosen(record, stage) for stage in record.stages])
+        self.targets.append(self.counted_targets(record))
 
     def chosen(self, record: Rec, stage: list) -> str:
         """The codes that a stage's part has for the boundary above it, in hexadecimal."""
-        if len(stage) == STAGE_FIELDS:
-            return ""
-        codes = stage[STAGE_FIELDS]
-        if len(stage) > STAGE_FIELDS + 1 or type(codes) is not bytes or len(codes) != CODES:
+        codes, targets = fields_behind(stage)
+        if len(stage) > STAGE_FIELDS + OPTIONAL or type(codes) is not bytes:
+            raise Wrong(f"record {record.height}: a stage has fields that no stage has")
+        if len(codes) != CODES and (codes or (len(stage) > STAGE_FIELDS and targets is None)):
             raise Wrong(f"record {record.height}: its codecs are no two codes")
         return codes.hex()
+
+    def counted_targets(self, record: Rec) -> int | None:
+        """How many targets the step has; None: all tokens."""
+        *others, last = [fields_behind(stage)[1] for stage in record.stages]
+        if any(each is not None for each in others) or not (last is None or type(last) is int):
+            raise Wrong(f"record {record.height}: its targets are not a number in the last stage")
+        if self.targets and (self.targets[-1] is None) != (last is None):
+            raise Wrong(f"record {record.height}: some steps count their targets, and some do not")
+        return last
 
     def changes(self, delay: int) -> list[str]:
         """From which step on which boundary has which codecs.
@@ -290,15 +305,40 @@ class Tally:
                 raise Wrong(f"stage {stage} does not have every microbatch once")
 
 
-def check(data: bytes, delay: int = 0) -> dict:
+def fields_behind(stage: list) -> tuple[bytes, int | None]:
+    """The codecs of a stage, and the targets, where it has them."""
+    codecs, targets, *_ = [*stage[STAGE_FIELDS:], *(b"", None)[len(stage) - STAGE_FIELDS :]]
+    return codecs, targets
+
+
+def check_scale(record: Rec, tokens: int, clip_norm: float) -> None:
+    """The factor of the sums: tokens per target, times clipping by the norm."""
+    if record.kind != COMMIT:
+        return
+    targets = fields_behind(record.stages[-1])[1]
+    if targets is None:
+        targets = tokens
+    if not 0 <= targets <= tokens:
+        raise Wrong(f"record {record.height}: {targets} targets of {tokens} tokens")
+    per_target = tokens / targets if targets else 0.0
+    scale = per_target * min(1.0, clip_norm / ((record.gradient_norm or 0.0) + CLIP_EPSILON))
+    if abs(record.scale - scale) > ROUNDING * scale:
+        raise Wrong(f"record {record.height}: it scales by {record.scale}, and not by {scale}")
+
+
+def check(data: bytes, delay: int = 0, tokens: int = 0, clip_norm: float = 0.0) -> dict:
     chain, tally = newest_chain(entries(data)), Tally()
     for before, record in zip([None, *chain], chain, strict=False):
         check_link(before, record)
         check_signature(record)
         tally.add(record)
+        if tokens:
+            check_scale(record, tokens, clip_norm)
     tally.check()
     for change in tally.changes(delay):
         print(change, file=sys.stderr)
+    if tally.targets and tally.targets[0] is not None:
+        print(f"{sum(tally.targets)} targets in {len(tally.targets)} steps", file=sys.stderr)
     if tally.revotes:
         print(f"{tally.revotes} records only change the voters", file=sys.stderr)
     if chain and data[8:24] != chain[0].run:
@@ -309,7 +349,8 @@ def check(data: bytes, delay: int = 0) -> dict:
 
 def main() -> int:
     try:
-        result = check(Path(sys.argv[1]).read_bytes(), *map(int, sys.argv[2:]))
+        numbers = [*map(int, sys.argv[2:4]), *map(float, sys.argv[4:])]
+        result = check(Path(sys.argv[1]).read_bytes(), *numbers)
     except (Wrong, OSError, TypeError, ValueError) as error:
         print(f"{sys.argv[1]}: {error}", file=sys.stderr)
         result = {"ok": False, "steps": 0, "head": ""}
@@ -318,6 +359,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
+    if len(sys.argv) not in (2, 3, 5):
         sys.exit(__doc__)
     sys.exit(main())

@@ -151,7 +151,7 @@ class Trainers:
         longest = 0
         for number in self._lives:
             for file in self._state(number).glob("*.chain"):
-                steps = checked(file)["steps"]
+                steps = checked(file, self._run)["steps"]
                 if steps > longest:
                     shutil.copy(file, chain_of(self._run))
                 longest = max(longest, steps)

@@ -37,8 +37,9 @@ def codecs_in(file: Path, run: RunConfig) -> CodecsOfStep:
     of_entry = (getattr(entry.message, "record", entry.message) for entry in entries)
     first = next(one for one in of_entry if isinstance(one, CommitRecord))
     founder, voters = (first.coordinator,), first.voters_before
-    size, codecs = run.batch.microbatches, CodecChoices.of(run)
-    genesis = Genesis(first.run, run.stages, size, founder, voters, codecs=codecs)
+    of_run = run.stages, run.batch.microbatches, founder, voters
+    tokens, codecs = run.counted_tokens, CodecChoices.of(run)
+    genesis = Genesis(first.run, *of_run, codecs=codecs, tokens=tokens)
     origin = genesis.after(first.step, first.prev)
     return restore(origin, iter(entries), str(file)).learner.chain.codecs
 

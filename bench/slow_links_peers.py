@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from p2pswarm.data.samples.corpus import Corpus
-from p2pswarm.models.base import loss_of
+from p2pswarm.models.base import nats_of
 from p2pswarm.models.blocks import block_count, stage_blocks
 from p2pswarm.models.compute.base import Update
 from p2pswarm.models.compute.flat_parameters import FlatParameters, squared_norm
@@ -137,6 +137,11 @@ def join_gloo(member: Member) -> Any:
         "gloo", init_method=method, rank=member.rank, world_size=member.count
     )
     return distributed
+
+
+def loss_of(scores: Tensor, targets: Tensor) -> Tensor:
+    """Mean nats per token."""
+    return nats_of(scores, targets) / targets.numel()
 
 
 def train_pipeline(member: Member, kind: str, *, narrow: bool) -> None:

@@ -24,6 +24,7 @@ from typing import Any, Self, TypeVar
 from proc import cpu_s
 
 from p2pswarm.progress.events import Ended, Event, Stepped, from_line
+from p2pswarm.settings.config import OptimizerConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -424,10 +425,17 @@ class NodeListener:
                 file.write(f"{time.monotonic() - self._begun_s:.2f} {line}")
 
 
-def checked(file: Path) -> dict[str, Any]:
-    """What the independent script says of a chain file; RunFailed unless all of it is right."""
+def checked(file: Path, run: Run | None = None) -> dict[str, Any]:
+    """What the independent script says of a chain file; RunFailed unless all of it is right.
+
+    `run`: it computes the scale of each step again.
+    """
+    numbers = []
+    if run is not None:
+        tokens = run.microbatches * run.rows * run.sequence_length
+        numbers = [str(run.delay), str(tokens), str(OptimizerConfig().clip_norm)]
     made = subprocess.run(
-        [sys.executable, CHECK, file], capture_output=True, text=True, check=False
+        [sys.executable, CHECK, file, *numbers], capture_output=True, text=True, check=False
     )
     if made.returncode:
         raise RunFailed(f"{file.name}: {made.stderr.strip()}")

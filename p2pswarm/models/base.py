@@ -81,6 +81,11 @@ def bundle_of(value: Value) -> Bundle:
     return {LONE_KEY: value} if isinstance(value, Tensor) else value
 
 
-def loss_of(scores_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-    """The mean cross-entropy, in nats per token."""
-    return F.cross_entropy(scores_BTV.flatten(0, 1), targets_BT.flatten())
+NO_LABEL = -100
+"""Where no target stands, as torch and transformers have it."""
+
+
+def nats_of(scores_BTV: Tensor, labels_BT: Tensor) -> Tensor:
+    """The cross-entropy of all targets together, in nats; 0 if there are none."""
+    rows, labels = scores_BTV.flatten(0, 1), labels_BT.flatten()
+    return F.cross_entropy(rows, labels, reduction="sum", ignore_index=NO_LABEL)

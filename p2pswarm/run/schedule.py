@@ -52,6 +52,25 @@ def _left(optimizer: OptimizerConfig, done: float) -> float:
             return 1.0
 
 
+def tokens_per_target(run: RunConfig, targets: int) -> float:
+    """By how much the gradient of a step is larger than what servers sum; 0 without a target.
+
+    Servers weigh each target as one of all tokens, because they compute before its number is known.
+    """
+    return run.step_tokens / targets if targets else 0.0
+
+
+def sum_scale(
+    optimizer: OptimizerConfig, sum_norm: float, tokens_per_target: float
+) -> tuple[float, float]:
+    """The norm of a step's gradient, and the factor that makes of the summed gradients its update.
+
+    `tokens_per_target`: as that function gives it; 1 where every token is a target.
+    """
+    norm = sum_norm * tokens_per_target
+    return norm, tokens_per_target * clip_scale(optimizer, norm)
+
+
 def clip_scale(optimizer: OptimizerConfig, gradient_norm: float) -> float:
     """The factor for the gradient, at most 1."""
     return min(1.0, optimizer.clip_norm / (gradient_norm + CLIP_EPSILON))

@@ -174,6 +174,8 @@ class BatchConfig:
     samples: Annotated[str, OneOf("drawn", "once", "packed", "streamed")] = "drawn"
     """drawn: windows from anywhere; once: each window once an epoch; packed: whole documents, with
     a tokenizer; streamed: as drawn, and read as needed, out of files of any size (docs/data.md)."""
+    targets: Annotated[str, OneOf("all", "marked")] = "all"
+    """all: each token of a row but the first; marked: those that rows say (docs/training.md)."""
     window: Annotated[int, Between(0, 65_536)] = 0
     """The most microbatches in flight; 0: as the trainer measures (docs/training.md)."""
     evaluate_every: Annotated[int, Between(0, 10**9)] = 10
@@ -326,6 +328,26 @@ class RunConfig:
     def tied_ends(self) -> tuple[int, int] | None:
         """The two stages that have the tied tensor in common; None if no two have."""
         return (0, self.stages - 1) if self.model.tie and self.stages > 1 else None
+
+    @property
+    def tokens_per_microbatch(self) -> int:
+        """How many tokens of a microbatch could be targets."""
+        return self.batch.rows * self.model.sequence_length
+
+    @property
+    def step_tokens(self) -> int:
+        """How many tokens of a step could be targets."""
+        return self.batch.microbatches * self.tokens_per_microbatch
+
+    @property
+    def share_of_token(self) -> float:
+        """The weight of a token in a step of which every token is a target."""
+        return 1.0 / self.step_tokens
+
+    @property
+    def counted_tokens(self) -> int:
+        """How many tokens a step has, of which its record counts the targets; 0: it does not."""
+        return self.step_tokens if self.batch.targets == "marked" else 0
 
     def averaging_of(self, stage: int) -> str:
         """How the sums of a stage are averaged."""

@@ -44,8 +44,8 @@ from p2pswarm.settings.limits import (
 from p2pswarm.settings.names import unknown
 from p2pswarm.settings.train_config import TrainConfig
 
-RUN_VERSION = 10  # rises when a manifest's meaning, a run's arithmetic or its messages change
-STORED_VERSIONS = RUN_VERSION, 9, 8, 7, 6, 5  # of files; the arithmetic is the same since 5
+RUN_VERSION = 11  # rises when a manifest's meaning, a run's arithmetic or its messages change
+STORED_VERSIONS = RUN_VERSION, 10, 9, 8, 7, 6, 5  # of files; the arithmetic is the same since 5
 NEWER_SETTINGS = {
     "strangers": 7,
     "codecs.exact": 8,
@@ -55,6 +55,7 @@ NEWER_SETTINGS = {
     "delay": 9,
     "delay_correction": 9,
     "codecs.averaging_rank": 10,
+    "batch.targets": 11,
 }
 """Settings of a run, and the version that they came with."""
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from p2pswarm.base.ids import Contact
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.progress.events import Report
-from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES, VoterId
-from p2pswarm.settings.codec_ladder import CodecChoices
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.compute import numbered_corpus
 from p2pswarm.sim.network_conditions import Place
@@ -19,7 +17,7 @@ from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.swarm_run import ChainDisk
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.trainer.coordinator_io.chain_start import ChainStart
+from p2pswarm.trainer.coordinator_io.chain_start import ChainStart, genesis_of
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.participant import Trainer
 from p2pswarm.trainer.reports.reports import RunFinished
@@ -77,9 +75,7 @@ class SwarmTrainers:
         self._heard = heard
         self._tasks = tasks
         self._founder = Identity.generate(seed.to_bytes(KEY_BYTES))
-        founder, microbatches = self._founder.peer_id.raw, run.batch.microbatches
-        codecs = CodecChoices.of(run)
-        self.genesis = Genesis.founded(run_id, founder, run.stages, microbatches, codecs)
+        self.genesis = genesis_of(run_id, self._founder.peer_id.raw, run)
 
     @property
     def contacts(self) -> list[Contact]:

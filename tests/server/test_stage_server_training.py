@@ -174,7 +174,7 @@ def test_the_trainer_is_told_the_way_of_a_microbatch():
             assert last.notes[-1] == Counted(0, 1, 0, True, loss)
             return loss
 
-    assert virtual(main) == pytest.approx(plain_after(0).loss(microbatch(1), 1).item())
+    assert virtual(main) == pytest.approx(plain_after(0).evaluate(microbatch(1), 1))
 
 
 def test_an_evaluation_counts_nothing_and_tells_the_loss():
@@ -189,7 +189,7 @@ def test_an_evaluation_counts_nothing_and_tells_the_loss():
             return r.trainer.notes(Evaluated)
 
     (note,) = virtual(main)
-    assert note.loss == pytest.approx(plain_after(0).loss(microbatch(2**61), 2**61).item())
+    assert note.loss == pytest.approx(plain_after(0).evaluate(microbatch(2**61), 2**61))
 
 
 def test_a_gradient_that_is_not_finite_is_told_and_not_counted():

@@ -12,7 +12,7 @@ from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.progress.events import Report
-from p2pswarm.run.chain.chain import Chain, Genesis
+from p2pswarm.run.chain.chain import Chain
 from p2pswarm.run.chain.chain_log import VoterRecords
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import VoterId
@@ -20,14 +20,13 @@ from p2pswarm.run.router import Router
 from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.server.member_session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
-from p2pswarm.settings.codec_ladder import CodecChoices
 from p2pswarm.settings.config import CheckpointConfig, RunConfig
 from p2pswarm.settings.parser import run_id, run_to_json
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.balance.codec_choice import CodecRules, MeasuredCodecs
-from p2pswarm.trainer.coordinator_io.chain_start import ChainStart
+from p2pswarm.trainer.coordinator_io.chain_start import ChainStart, genesis_of
 from p2pswarm.trainer.coordinator_io.checkpoints import SavingPlan
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.participant import Trainer
@@ -66,9 +65,7 @@ class ManyTrainers:
         self.config, self.tasks, self.world = config, tasks, SimWorld(seed)
         self.rng = random.Random(seed)
         self.run_id = run_id(run_to_json(config), nonce=b"n" * 16, founder=key("a").peer_id.raw)
-        founder, size = key("a").peer_id.raw, config.batch.microbatches
-        codecs = CodecChoices.of(config)
-        self.genesis = Genesis.founded(self.run_id, founder, config.stages, size, codecs)
+        self.genesis = genesis_of(self.run_id, key("a").peer_id.raw, config)
         self.trainers: dict[str, OneTrainer] = {}
         self.disks: dict[str, MemoryChain] = {}
         self.said: list[tuple[str, Report]] = []

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from p2pswarm.base.errors import Refused, SwarmError, Unusable
-from p2pswarm.models.base import DTYPES, Bundle, loss_of
+from p2pswarm.models.base import DTYPES, Bundle, nats_of
 from p2pswarm.models.blocks import block_costs, stage_blocks
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.boundary_block import has_modules
@@ -297,7 +297,6 @@ def _rows_are_apart(run: RunConfig) -> bool:
     tokens_BS = tokens_of(run)
     whole = Computed(together.add(tokens_BS, 0), gradients_of([together.flat]))
     losses = [alone.add(row_1S, 0) for row_1S in torch.split(tokens_BS, 1)]
-    alone.flat.sum_N.div_(len(losses))
     parts = Computed(sum(losses) / len(losses), gradients_of([alone.flat]))
     return not difference_of(whole, parts, ALONE_TOLERANCE)[1]
 
@@ -423,9 +422,11 @@ def _of_library(
         for name, parameter in ours.items():
             theirs[name].copy_(parameter)
     tokens_BS = tokens_of(run)
-    loss = loss_of(scores(whole, tokens_BS[:, :-1]), tokens_BS[:, 1:])
-    found = torch.autograd.grad(loss, list(theirs.values()), materialize_grads=True)
-    return Computed(loss.item(), dict(zip(theirs, found, strict=True)))
+    nats = nats_of(scores(whole, tokens_BS[:, :-1]), tokens_BS[:, 1:])
+    share = nats * run.share_of_token
+    found = torch.autograd.grad(share, list(theirs.values()), materialize_grads=True)
+    mean = nats.item() / run.tokens_per_microbatch
+    return Computed(mean, dict(zip(theirs, found, strict=True)))
 
 
 WAYS: dict[Callable[[RunConfig, Computed], Computed], str] = {

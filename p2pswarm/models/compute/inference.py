@@ -21,7 +21,7 @@ from p2pswarm.base.files import refuse_pointer
 from p2pswarm.checkpoint.weights_name import AVERAGE_ENDING, file_of
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside, tokenizer_of_run
-from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
+from p2pswarm.models.base import LONE_KEY, bundle_of, nats_of
 from p2pswarm.models.blocks import block_count
 from p2pswarm.models.compute.flat_parameters import (
     bare_blocks,
@@ -30,6 +30,7 @@ from p2pswarm.models.compute.flat_parameters import (
     named_parameters,
     zero_buffer,
 )
+from p2pswarm.models.compute.tokens import ids_of, labels_of, targets_in
 from p2pswarm.models.document_masks import APART
 from p2pswarm.models.dropout import run_blocks
 from p2pswarm.models.foreign_code import foreign
@@ -111,21 +112,20 @@ class TrainedModel:
             return bundle_of(run_blocks(self._blocks, tokens_BT.to(torch.int64)))[LONE_KEY]
 
     @torch.inference_mode()
-    def loss(self, tokens_BS: Tensor) -> float:
-        """Mean nats per token."""
+    def nats(self, tokens_BS: Tensor) -> float:
+        """The loss of all targets together."""
         tokens_BS = tokens_BS.to(torch.int64)
-        return loss_of(self.scores(tokens_BS[:, :-1]), tokens_BS[:, 1:]).item()
+        return nats_of(self.scores(ids_of(tokens_BS)[:, :-1]), labels_of(tokens_BS)).item()
 
     def evaluate(self, batches: Iterable[Tensor]) -> Quality:
         """Return how well it predicts all `batches` of tokens_BS together."""
-        tokens, total = 0, 0.0
+        targets, nats = 0, 0.0
         for tokens_BS in batches:
-            count = tokens_BS.shape[0] * (tokens_BS.shape[1] - 1)
-            tokens += count
-            total += self.loss(tokens_BS) * count
-        if not tokens:
+            targets += targets_in(tokens_BS)
+            nats += self.nats(tokens_BS)
+        if not targets:
             raise Unusable("no text to evaluate on")
-        return Quality(tokens, total / tokens)
+        return Quality(targets, nats / targets)
 
     def generate(
         self,

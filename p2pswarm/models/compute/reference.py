@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from p2pswarm.models.base import LONE_KEY, TOKENS, Value, bundle_of, loss_of
+from p2pswarm.models.base import LONE_KEY, TOKENS, Value, bundle_of, nats_of
 from p2pswarm.models.blocks import averagings_of, block_count
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.compute.base import NotFiniteHere, Update
@@ -26,6 +26,7 @@ from p2pswarm.models.compute.flat_parameters import FlatParameters, half_of, squ
 from p2pswarm.models.compute.low_rank import low_rank_of
 from p2pswarm.models.compute.optimizer import optimizer_of
 from p2pswarm.models.compute.precision import FullPrecision, Precision, precision_of
+from p2pswarm.models.compute.tokens import ids_of, labels_of, targets_in
 from p2pswarm.models.compute.torch_stage import (
     refuse_infinite,
     require_finite,
@@ -34,7 +35,7 @@ from p2pswarm.models.compute.torch_stage import (
 )
 from p2pswarm.models.dropout import RunBlock, at_once, dropout_seeds, nothing_drawn
 from p2pswarm.models.rounding.gradient_grid import GradientGrid, grid_of
-from p2pswarm.run.schedule import clip_scale
+from p2pswarm.run.schedule import sum_scale, tokens_per_target
 from p2pswarm.settings.config import INT_GRID, RunConfig
 from p2pswarm.tensors.codecs.base import Unencodable
 from p2pswarm.tensors.codecs.codec import CodecKind
@@ -188,28 +189,28 @@ class ReferenceTrainer:
     def _grid(self) -> GradientGrid | None:
         return half_of(self._grids, self.version)
 
-    def loss(self, tokens_BS: Tensor, number: int) -> Tensor:
-        """Mean nats per token of one microbatch; `number`: its own in the run."""
-        return self._loss(tokens_BS, number, self._precision)
+    def nats(self, tokens_BS: Tensor, number: int) -> Tensor:
+        """Of all targets of one microbatch together; `number`: its own in the run."""
+        return self._nats(tokens_BS, number, self._precision)
 
-    def _loss(self, tokens_BS: Tensor, number: int, precision: Precision) -> Tensor:
+    def _nats(self, tokens_BS: Tensor, number: int, precision: Precision) -> Tensor:
         tokens_BS = tokens_BS.to(self._whole.params_N.device, torch.int64)
-        flat = self._whole
-        dropout = dropout_seeds(self._run.seed, flat.numbers, flat.blocks, tokens_BS)
+        flat, ids_BS = self._whole, ids_of(tokens_BS)
+        dropout = dropout_seeds(self._run.seed, flat.numbers, flat.blocks, ids_BS)
         around = self._rounding.around(self.version, number) if self._rounding else at_once
-        value = bundle_of(precision.run(tokens_BS[:, :-1], dropout, around))
-        return loss_of(value[LONE_KEY], tokens_BS[:, 1:])
+        value = bundle_of(precision.run(ids_BS[:, :-1], dropout, around))
+        return nats_of(value[LONE_KEY], labels_of(tokens_BS))
 
     def add(self, tokens_BS: Tensor, number: int) -> float:
-        """Add one microbatch's gradient to the sum; returns its loss."""
+        """Add one microbatch's gradient to the sum; returns its loss, nats per target."""
         if self._grid is not None or not isinstance(self._precision, FullPrecision):
             loss, found = self._differentiated(tokens_BS, number)
             self._add_parts(found, number)
             return loss
-        value = self.loss(tokens_BS, number)
-        share = value / self._run.batch.microbatches
+        nats = self.nats(tokens_BS, number)
+        share = nats * self._run.share_of_token
         share.backward()  # type: ignore[no-untyped-call]  # adds in place
-        return value.item()
+        return nats.item() / max(1, targets_in(tokens_BS))
 
     def add_all(self, microbatches: Sequence[Tensor]) -> list[float]:
         """Add a step's microbatches, but for those that are not finite; the others' losses."""
@@ -234,10 +235,11 @@ class ReferenceTrainer:
 
     def _differentiated(self, tokens_BS: Tensor, number: int) -> tuple[float, Sequence[Tensor]]:
         """The loss of a microbatch, and the gradients of its share of the step's."""
-        loss = self.loss(tokens_BS, number)
-        share = loss / self._run.batch.microbatches
+        nats = self.nats(tokens_BS, number)
+        share = nats * self._run.share_of_token
         leaves = self._precision.parameters
-        return loss.item(), torch.autograd.grad(share, leaves, materialize_grads=True)
+        found = torch.autograd.grad(share, leaves, materialize_grads=True)
+        return nats.item() / max(1, targets_in(tokens_BS)), found
 
     def _add_parts(self, found: Sequence[Tensor], number: int) -> None:
         precision, grid = self._precision, self._grid
@@ -255,12 +257,17 @@ class ReferenceTrainer:
             if leaf.block not in self._on_grid:
                 total.add_(part)
 
-    def commit(self, learning_rate: float) -> float:
-        """Clip, update, empty the sum; returns the gradient's norm before clipping."""
+    def commit(self, learning_rate: float, targets: int | None = None) -> float:
+        """Clip, update, empty the sum; returns the gradient's norm before clipping.
+
+        `targets`: of the step; None: every token.
+        """
         self._average()
         flat = self._computing
-        norm = math.sqrt(squared_norm(flat.sum_N[: flat.layout.factors_start]))
-        self._update(clip_scale(self._run.optimizer, norm), learning_rate)
+        summed = math.sqrt(squared_norm(flat.sum_N[: flat.layout.factors_start]))
+        per_target = 1.0 if targets is None else tokens_per_target(self._run, targets)
+        norm, scale = sum_scale(self._run.optimizer, summed, per_target)
+        self._update(scale, learning_rate)
         return norm
 
     def apply(self, scale: float, learning_rate: float) -> None:
@@ -282,7 +289,7 @@ class ReferenceTrainer:
 
     @torch.no_grad()
     def evaluate(self, tokens_BS: Tensor, number: int = 0) -> float:
-        """Mean nats per token of one microbatch; no graph is kept."""
+        """Mean nats per target of one microbatch; no graph is kept."""
         with nothing_drawn(self.flat.blocks):
             newest = half_of(self._precisions, self.version + 1)
-            return self._loss(tokens_BS, number, newest).item()
+            return self._nats(tokens_BS, number, newest).item() / max(1, targets_in(tokens_BS))

@@ -21,8 +21,9 @@ from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import BackwardSpec, Engine, Key, LossResult
 from p2pswarm.models.compute.bundle_spec import engine_bundles
 from p2pswarm.models.compute.flat_parameters import FlatParameters
+from p2pswarm.models.compute.tokens import checked_tokens
 from p2pswarm.models.compute.torch_device import computing, setting_up
-from p2pswarm.models.compute.torch_stage import checked_tokens, require_finite
+from p2pswarm.models.compute.torch_stage import require_finite
 from p2pswarm.models.compute.torch_weights import TorchWeights
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import TORCH, bytes_of
@@ -58,6 +59,7 @@ class EmulatedStage:
         self._vocabulary = run.model.vocabulary
         self._last = stage == run.stages - 1
         self._loss = math.log(run.model.vocabulary)
+        self._marked = run.batch.targets == "marked"
         self._kept = kept
         takes, gives = engine_bundles(run, stage)
         chance = torch.Generator().manual_seed(run.seed % 2**63 + stage)
@@ -102,7 +104,7 @@ class EmulatedStage:
             self._kept.pop(key, None)
 
     def _place(self, tokens_BS: Tensor) -> int:
-        tokens_BS = checked_tokens(tokens_BS, CPU, self._vocabulary)
+        tokens_BS = checked_tokens(tokens_BS, CPU, self._vocabulary, marked=self._marked)
         return gradient_place(tokens_BS, self._flat.length)
 
     def _count(self, place: int, spec: BackwardSpec) -> None:

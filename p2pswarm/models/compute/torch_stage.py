@@ -15,13 +15,14 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from p2pswarm.base.errors import BadMessage, Unusable
-from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of, loss_of
+from p2pswarm.base.errors import Unusable
+from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of, nats_of
 from p2pswarm.models.compute.autograd_graphs import GraphLimits, Kept, KeptGraphs
 from p2pswarm.models.compute.base import BackwardSpec, Key, LossResult, NotFiniteHere
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.precision import Precision, precision_of
+from p2pswarm.models.compute.tokens import checked_tokens, ids_of, labels_of, targets_in
 from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.models.dropout import Around, at_once, dropout_seeds, nothing_drawn
 from p2pswarm.models.rounding.gradient_grid import grid_of
@@ -66,7 +67,8 @@ class TorchStage:
         self._due = self._above.differentiable if self._above else ()
         self._seed = run.seed
         self._grid = grid_of(run, flat.numbers, flat.layout, flat.exp_avg_sq_N)
-        self._share = 1.0 / run.batch.microbatches
+        self._share = run.share_of_token
+        self._marked = run.batch.targets == "marked"
         if isinstance(graphs, int):
             graphs = GraphLimits(graphs)
         if isinstance(graphs, GraphLimits):
@@ -80,7 +82,7 @@ class TorchStage:
         return self._graphs.with_room(lambda: self._forward(key, tokens_BS, given))
 
     def _forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
-        kept = Kept(self._tokens(tokens_BS), self._leaves(given))
+        kept = Kept(ids_of(self._tokens(tokens_BS)), self._leaves(given))
         made, with_graph = self._graphs.forward(kept, lambda around: self._made(kept, around))
         if with_graph:
             kept.made = self._ends(made)
@@ -111,24 +113,27 @@ class TorchStage:
         return self._graphs.with_room(lambda: self._finish(tokens_BS, given, spec))
 
     def _finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
+        targets = targets_in(tokens_BS)
         tokens_BS, leaves = self._tokens(tokens_BS), self._leaves(given)
-        made = self._graphs.at_once(
-            tokens_BS.shape, lambda around: self._run(tokens_BS, leaves, around)
-        )
-        loss = self._loss(made, tokens_BS)
-        share = torch.full_like(loss, self._share)
-        found = self._differentiate([loss], [share], leaves, spec)
-        (value,), squares = waited_for([loss], squares_of(found))
-        return LossResult(finite_loss(value), self._counted(found, squares, spec))
+        ids_BS = ids_of(tokens_BS)
+        made = self._graphs.at_once(ids_BS.shape, lambda around: self._run(ids_BS, leaves, around))
+        nats = nats_of(bundle_of(made)[LONE_KEY], labels_of(tokens_BS))
+        share = torch.full_like(nats, self._share)
+        found = self._differentiate([nats], [share], leaves, spec)
+        (value,), squares = waited_for([nats], squares_of(found))
+        return LossResult(mean_loss(value, targets), self._counted(found, squares, spec))
 
     @computing()
     @torch.no_grad()
     def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
+        targets = targets_in(tokens_BS)
         tokens_BS = self._tokens(tokens_BS)
+        there = {name: x.to(self._device) for name, x in given.items()}
         with nothing_drawn(self._flat.blocks):
-            made = self._run(tokens_BS, {name: x.to(self._device) for name, x in given.items()})
+            made = self._run(ids_of(tokens_BS), there)
         if self._above is None:
-            return finite_loss(self._loss(made, tokens_BS).item())
+            nats = nats_of(bundle_of(made)[LONE_KEY], labels_of(tokens_BS))
+            return mean_loss(nats.item(), targets)
         wait_for(self._device)
         return self._gives(made)
 
@@ -136,7 +141,7 @@ class TorchStage:
         self._graphs.drop(keys)
 
     def _tokens(self, tokens_BS: Tensor) -> Tensor:
-        return checked_tokens(tokens_BS, self._device, self._vocabulary)
+        return checked_tokens(tokens_BS, self._device, self._vocabulary, marked=self._marked)
 
     def _leaves(self, given: Bundle) -> Bundle:
         """The tensors where a graph starts, on the device."""
@@ -148,11 +153,11 @@ class TorchStage:
     def _made(self, kept: Kept, around: Around) -> Bundle:
         return self._gives(self._run(kept.tokens_BS, kept.given, around))
 
-    def _run(self, tokens_BS: Tensor, given: Bundle, around: Around = at_once) -> Value:
-        tokens_BT = tokens_BS[:, :-1]
-        value = self._below.value(given, tokens_BT) if self._below else tokens_BT
+    def _run(self, ids_BS: Tensor, given: Bundle, around: Around = at_once) -> Value:
+        ids_BT = ids_BS[:, :-1]
+        value = self._below.value(given, ids_BT) if self._below else ids_BT
         flat = self._flat
-        dropout = dropout_seeds(self._seed, flat.numbers, flat.blocks, tokens_BS)
+        dropout = dropout_seeds(self._seed, flat.numbers, flat.blocks, ids_BS)
         return self._precision.run(value, dropout, around)
 
     def _gives(self, value: Value) -> Bundle:
@@ -163,9 +168,6 @@ class TorchStage:
     def _ends(self, made: Bundle) -> list[Tensor]:
         """The tensors that gradients come back for."""
         return [made[name] for name in self._due]
-
-    def _loss(self, made: Value, tokens_BS: Tensor) -> Tensor:
-        return loss_of(bundle_of(made)[LONE_KEY], tokens_BS[:, 1:])
 
     def _differentiate(
         self, ends: list[Tensor], gradients: list[Tensor], leaves: Bundle, spec: BackwardSpec
@@ -215,19 +217,11 @@ def kept_graphs(
     return KeptGraphs(limits, flat.params_N.device, len(flat.blocks), weights)
 
 
-def checked_tokens(tokens_BS: Tensor, device: torch.device, vocabulary: int) -> Tensor:
-    """Tokens from a peer, checked, on the device and as int64."""
-    low, high = torch.stack(tokens_BS.aminmax()).tolist()
-    if low < 0 or high >= vocabulary:
-        raise BadMessage(f"tokens {low}..{high}, the vocabulary has {vocabulary}")
-    return tokens_BS.to(device, torch.int64, non_blocking=True)  # the GPU waits, and not we
-
-
-def finite_loss(value: float) -> float:
-    """The loss; NotFiniteHere if it is no number."""
-    if not math.isfinite(value):
-        raise NotFiniteHere(f"the loss is {value}: lower the learning rate or look at the text")
-    return value
+def mean_loss(nats: float, targets: int) -> float:
+    """The loss of so many targets, 0 for none; NotFiniteHere if it is no number."""
+    if not math.isfinite(nats):
+        raise NotFiniteHere(f"the loss is {nats}: lower the learning rate or look at the text")
+    return nats / max(1, targets)
 
 
 def squares_of(tensors: Sequence[Tensor]) -> list[Tensor]:

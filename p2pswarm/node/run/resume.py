@@ -103,8 +103,10 @@ def _genesis(first: CommitRecord, microbatches: int, manifest: CheckpointManifes
     """Return what the first record says of the beginning; its run is the manifest's."""
     founder = (first.coordinator,)
     voters, stages = first.voters_before, len(first.stages)
-    codecs = CodecChoices.of(manifest.run_config(), stages)
-    genesis = Genesis(first.run, stages, microbatches, founder, voters, codecs=codecs)
+    run = manifest.run_config()
+    codecs, tokens = CodecChoices.of(run, stages), run.counted_tokens
+    of_run = stages, microbatches, founder, voters
+    genesis = Genesis(first.run, *of_run, codecs=codecs, tokens=tokens)
     return genesis.after(first.step, first.prev)
 
 

@@ -92,6 +92,8 @@ class Genesis:
     """The digest of that checkpoint's manifest, which the first record names as `prev`."""
     codecs: CodecChoices = NO_CHOICE
     """Records choose among them."""
+    tokens: int = 0
+    """Of one step, of which each record counts the targets; 0: all are, and none is counted."""
 
     @classmethod
     def founded(
@@ -101,13 +103,15 @@ class Genesis:
         stages: int,
         microbatches: int,
         codecs: CodecChoices = NO_CHOICE,
+        tokens: int = 0,
     ) -> "Genesis":
         """A new run. The founder's file has a memory that all can tell from the run's id.
 
         So only who makes the run may begin that file; a founder that lost it begins another.
         """
         voters = (VoterId(founder, run[:MEMORY_BYTES]),)
-        return cls(run, stages, microbatches, (founder,), voters, codecs=codecs)
+        trainers = (founder,)
+        return cls(run, stages, microbatches, trainers, voters, codecs=codecs, tokens=tokens)
 
     def after(self, version: int, checkpoint: bytes) -> "Genesis":
         """The same for a run that goes on from a checkpoint."""
@@ -190,6 +194,26 @@ def _check_commit(genesis: Genesis, head: ChainHead, record: CommitRecord) -> No
             raise BrokenRecord(f"{record.name()}: {what}, which the run does not allow")
     if len(peers) < sum(len(stage.members) for stage in record.stages):
         raise BrokenRecord(f"{record.name()}: it names a member twice")
+    _check_targets(genesis, record)
+
+
+def _check_targets(genesis: Genesis, record: CommitRecord) -> None:
+    """A step has no more targets than tokens, and they bound the factor of its sums."""
+    *others, last = record.stages
+    targets = last.targets
+    counts = genesis.tokens > 0
+    per_target = genesis.tokens / targets if targets else float(not counts)
+    for wrong, what in (
+        (any(stage.targets is not None for stage in others), "a stage below the last has targets"),
+        (counts != (targets is not None), f"it counts {targets} targets"),
+        (
+            counts and (targets or 0) > genesis.tokens,
+            f"{targets} targets of {genesis.tokens} tokens",
+        ),
+        (record.scale > per_target, f"it scales by {record.scale:g}, over {per_target:g}"),
+    ):
+        if wrong:
+            raise BrokenRecord(f"{record.name()}: {what}")
 
 
 def _check_back(head: ChainHead, record: CommitRecord) -> None:
@@ -221,9 +245,14 @@ def _commits(record: CommitRecord) -> bool:
 
 
 def _counts(record: CommitRecord) -> bool:
-    """Return whether it says of a stage who added what, or chooses codecs."""
+    """Return whether it says of a stage who added what or how much, or chooses codecs."""
     return any(
-        stage.members or stage.holders or stage.gradient or stage.codecs for stage in record.stages
+        stage.members
+        or stage.holders
+        or stage.gradient
+        or stage.codecs
+        or stage.targets is not None
+        for stage in record.stages
     )
 
 

@@ -31,6 +31,8 @@ from p2pswarm.run.messages.field_limits import (
     Peer,
     RunId,
     Step,
+    SumScale,
+    Targets,
     Term,
 )
 
@@ -107,6 +109,8 @@ class StageCommit(Message):
 
     They hold from a later step on (`CodecChoices`). Empty: as the manifest says.
     """
+    targets: Annotated[Targets | None, Trailing()] = None
+    """Of the last stage, in a run whose rows tell their targets: how many the step has."""
 
 
 @message(80, bytes_max=CARRIER_BYTES_MAX)
@@ -129,11 +133,11 @@ class CommitRecord(Message):
     kind: Annotated[int, Range(0, max(RecordKind))]
     generation: IncarnationNumber
     """Of the reduction that is applied; 0 but in a COMMIT."""
-    scale: Annotated[float, Range(0.0, 1.0)]
-    """Clipping by the global norm."""
+    scale: SumScale
+    """The factor of the sums: clipping by the global norm, times tokens per target."""
     learning_rate: Annotated[float, Range(0.0, 1e3)]
     loss: float | None
-    """Mean nats per token; None if nobody knows it any more."""
+    """Mean nats per target; None if nobody knows it any more."""
     gradient_norm: float | None
     """Over all stages, before clipping."""
     first: Microbatch

@@ -22,6 +22,7 @@ from p2pswarm.run.messages.field_limits import (
     RunId,
     Stage,
     Step,
+    SumScale,
 )
 from p2pswarm.tensors.codecs.meta import TensorMeta
 
@@ -202,8 +203,8 @@ class Commit(Message):
     step: Step
     generation: Generation
     incarnation: IncarnationNumber
-    scale: Annotated[float, Range(0.0, 1.0)]
-    """Clipping by the global norm, the same on every stage; 0 skips the update."""
+    scale: SumScale
+    """The factor of the sum, the same on every stage; 0 skips the update."""
     learning_rate: Annotated[float, Range(0.0, 1e3)]
     state: Digest = b""
     """Of the state of the receiver's stage that the step was computed with; empty if unknown."""

@@ -18,10 +18,10 @@ from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import BackwardSpec, Engine, Key, LossResult, NotFiniteHere
 from p2pswarm.models.compute.bundle_spec import boundary_above, engine_bundles
 from p2pswarm.models.compute.flat_parameters import FlatParameters, half_of
+from p2pswarm.models.compute.tokens import checked_tokens, targets_in
 from p2pswarm.models.compute.torch_device import setting_up
 from p2pswarm.models.compute.torch_stage import (
-    checked_tokens,
-    finite_loss,
+    mean_loss,
     refuse_infinite,
     require_finite,
 )
@@ -79,6 +79,7 @@ class GroupStage:
         self._flat = flat
         self._shape = run.batch.rows, run.model.sequence_length + 1
         self._vocabulary = run.model.vocabulary
+        self._marked = run.batch.targets == "marked"
         self._below, self._above = boundary_above(run, stage - 1), boundary_above(run, stage)
         self._returned = self._below.differentiable if self._below else ()
         self._due = self._above.differentiable if self._above else ()
@@ -126,7 +127,7 @@ class GroupStage:
         wanted = spec.counting or spec.returning
         answers = self._call("last", differentiate=wanted)
         try:
-            loss = _loss(answers)
+            loss = self._loss(answers)
         except NotFiniteHere:
             self._call("settle", add=False)
             raise
@@ -137,7 +138,7 @@ class GroupStage:
     def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
         self._give(tokens_BS, given)
         answers = self._call("once")
-        return self._copies("made", self._made) if self._above else _loss(answers)
+        return self._copies("made", self._made) if self._above else self._loss(answers)
 
     def drop(self, keys: Iterable[Key] | None) -> None:
         there = self._graphs.bytes_of
@@ -161,9 +162,14 @@ class GroupStage:
         refuse_infinite((returned, own), "a gradient")
         return self._copies("returned", self._returned) if spec.returning else {}
 
+    def _loss(self, answers: Sequence[CommandDone]) -> float:
+        """The mean over all ranks' targets; NotFiniteHere if it is no number."""
+        nats = sum(answer.values[0] for answer in answers)
+        return mean_loss(nats, targets_in(self._memory["tokens"]))
+
     def _give(self, tokens_BS: Tensor, given: Bundle) -> None:
         """Put what is to be computed where the ranks read it."""
-        tokens_BS = checked_tokens(tokens_BS, CPU, self._vocabulary)
+        tokens_BS = checked_tokens(tokens_BS, CPU, self._vocabulary, marked=self._marked)
         if tokens_BS.shape != self._shape:
             raise Refused(f"tokens of shape {tuple(tokens_BS.shape)}; {self._shape} are due")
         self._memory["tokens"].copy_(tokens_BS)
@@ -255,8 +261,3 @@ def _exchange(run: RunConfig, stage: int, places: list[SharedPlace]) -> dict[str
                 name = f"{kind}.{tensor.key}"
                 memory[name] = shared_zeros(places, name, tensor.dtype, tensor.shape)
     return memory
-
-
-def _loss(answers: Sequence[CommandDone]) -> float:
-    """The loss from the ranks' shares of it; NotFiniteHere if it is no number."""
-    return finite_loss(sum(answer.values[0] for answer in answers))

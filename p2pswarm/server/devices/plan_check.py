@@ -47,11 +47,12 @@ def require_right_plan(run: RunConfig, rank: tuple[int, int], device: torch.devi
         told = together.last(differentiate=True)[0]
         together.settle(add=True)
         together.give_sums()
-    losses = torch.tensor([told], dtype=torch.float64, device=device)
-    for total in (losses, shared["sum"]):
+    nats = torch.tensor([told], dtype=torch.float64, device=device)
+    for total in (nats, shared["sum"]):
         dist.all_reduce(total)
     expected = Computed(loss, _by_name(flat.layout, flat.sum_N))
-    found = Computed(losses.item(), _by_name(flat.layout, shared["sum"]))
+    mean = nats.item() / small.tokens_per_microbatch
+    found = Computed(mean, _by_name(flat.layout, shared["sum"]))
     _, problem = difference_of(expected, found, TOLERANCE)
     if problem:
         raise Unusable(

@@ -21,6 +21,7 @@ from p2pswarm.models.compute.autograd_graphs import block_made_again
 from p2pswarm.models.compute.base import Key
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import bare_blocks, block_layout
+from p2pswarm.models.compute.tokens import ids_of, labels_of
 from p2pswarm.server.devices.stage_shards import RowShards, StageBlocks, StageShards, TensorShards
 from p2pswarm.settings.config import RunConfig
 
@@ -64,7 +65,7 @@ class RankStage:
         self._shared = shared
         self._device = device
         self._first = rank[0] == 0
-        self._of_step = 1.0 / run.batch.microbatches
+        self._of_step = run.share_of_token
         self._below, self._above = boundary_above(run, stage - 1), boundary_above(run, stage)
         numbers = stage_blocks(run, stage)
         blocks = bare_blocks(run, numbers, device)
@@ -139,22 +140,22 @@ class RankStage:
         return self._differentiate(ends, gradients, kept.given)
 
     def last(self, *, differentiate: bool) -> list[float]:
-        """This rank's share of the loss; and as `backward`, if asked for."""
+        """The nats of this rank's targets; and as `backward`, if asked for."""
         tokens_bS, given = self._tokens(), self._given()
         with torch.set_grad_enabled(differentiate):
-            loss = self._loss(tokens_bS, given)
-        told = loss.item() * self._shards.loss_share
+            nats = self._nats(tokens_bS, given)
+        told = nats.item() * self._shards.loss_share
         if not differentiate:
             return [told]
-        gradient = torch.full_like(loss, self._shards.gradient_share * self._of_step)
-        return [told, *self._differentiate([loss], [gradient], given)]
+        gradient = torch.full_like(nats, self._shards.gradient_share * self._of_step)
+        return [told, *self._differentiate([nats], [gradient], given)]
 
     @torch.no_grad()
     def once(self) -> list[float]:
-        """The bundle, or the share of the loss in the last stage; nothing is kept."""
+        """The bundle, or the nats of its targets in the last stage; nothing is kept."""
         tokens_bS, given = self._tokens(), self._given()
         if self._above is None:
-            return [self._loss(tokens_bS, given).item() * self._shards.loss_share]
+            return [self._nats(tokens_bS, given).item() * self._shards.loss_share]
         self._put("made", self._gives(_KeptRows(tokens_bS, given, None)), self._shards.split_above)
         return []
 
@@ -197,17 +198,17 @@ class RankStage:
         told = self._first or bool(self._shards.split_below)  # or all would tell of one gradient
         return [_squares(returned.values()) if told else 0.0, _squares(own)]
 
-    def _loss(self, tokens_bS: Tensor, given: Bundle) -> Tensor:
+    def _nats(self, tokens_bS: Tensor, given: Bundle) -> Tensor:
         made = self._run(tokens_bS, given)
-        return self._shards.loss(bundle_of(made)[LONE_KEY], tokens_bS[:, 1:])
+        return self._shards.nats(bundle_of(made)[LONE_KEY], labels_of(tokens_bS))
 
     def _gives(self, kept: _KeptRows) -> Bundle:
         assert self._above is not None, "the last stage has a loss"
         return self._above.ordered(self._run(kept.tokens_bS, kept.given))
 
     def _run(self, tokens_bS: Tensor, given: Bundle) -> Value:
-        tokens_bT = tokens_bS[:, :-1]
-        value = self._below.value(given, tokens_bT) if self._below else tokens_bT
+        ids_bT = ids_of(tokens_bS)[:, :-1]
+        value = self._below.value(given, ids_bT) if self._below else ids_bT
         made = cast("Value", self._model(value))
         self._shards.forget()
         return made

@@ -30,10 +30,6 @@ class Rows:
     counted: int
     """How many of them count: 0 or all."""
 
-    def share(self, rows: int) -> float:
-        """Their share of a microbatch."""
-        return self.counted / rows
-
 
 def rows_of(rank: int, ranks: int, rows: int) -> Rows:
     """The rows of one rank, in order and as equal as can be."""

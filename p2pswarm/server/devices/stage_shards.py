@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from p2pswarm.models.base import DTYPES, Value, loss_of
+from p2pswarm.models.base import DTYPES, Value, nats_of
 from p2pswarm.models.boundary import Boundary
 from p2pswarm.models.compute.flat_parameters import bind, zero_buffer
 from p2pswarm.models.compute.precision import in_dtypes_of
@@ -61,8 +61,8 @@ class StageShards(Protocol):
 
     By rows, torch's `fully_shard` cuts every parameter by its first dimension, gathers the weights
     of a block when it is computed, and adds the gradients of all ranks up, so that each has its
-    shard of the sum over all rows. The loss of a rank's rows has their share of the microbatch, so
-    the sum is the gradient of the whole. By tensors, every rank computes all rows with its parts
+    shard of the sum over all rows. The losses of ranks' rows are sums over their targets, so the
+    sum is the gradient of the whole. By tensors, every rank computes all rows with its parts
     of the parameters, and what is whole on all of them is told by the first.
     """
 
@@ -71,9 +71,9 @@ class StageShards(Protocol):
     """The tensors below the stage of which a rank has its rows; of others it has all."""
     split_above: frozenset[str]
     gradient_share: float
-    """The weight of a rank's gradient in that of the microbatch."""
+    """The weight of a rank's gradient in that of the microbatch: 1, or 0 of rows of another."""
     loss_share: float
-    """The weight of its loss in that of all ranks."""
+    """The weight of its loss in that of all ranks: 1, or 0 where another tells of the same."""
     parameters: list[nn.Parameter]
 
     def local(self, x: Tensor) -> Tensor:
@@ -96,8 +96,8 @@ class StageShards(Protocol):
         """Hold no graph after a forward."""
         ...
 
-    def loss(self, scores: Tensor, targets_BT: Tensor) -> Tensor:
-        """The mean loss of this rank's rows."""
+    def nats(self, scores: Tensor, labels_BT: Tensor) -> Tensor:
+        """The loss of all targets of this rank's rows together."""
         ...
 
 
@@ -116,7 +116,7 @@ class RowShards:
         self._rank, self._ranks = rank
         self._layout = layout
         self.rows = rows_of(self._rank, self._ranks, run.batch.rows)
-        self.gradient_share = self.loss_share = self.rows.share(run.batch.rows)
+        self.gradient_share = self.loss_share = 1.0 if self.rows.counted else 0.0
         self.split_below, self.split_above = split_keys(run, stage - 1), split_keys(run, stage)
         # shards have the model's dtype, in which their gradients are added up
         bind(list(model.blocks), layout, zero_buffer(layout, run.model.dtype, torch.device("cpu")))
@@ -142,8 +142,8 @@ class RowShards:
     def forget(self) -> None:
         """Nothing: none is held."""
 
-    def loss(self, scores: Tensor, targets_BT: Tensor) -> Tensor:
-        return loss_of(scores, targets_BT)
+    def nats(self, scores: Tensor, labels_BT: Tensor) -> Tensor:
+        return nats_of(scores, labels_BT)
 
 
 class TensorShards:
@@ -199,10 +199,10 @@ class TensorShards:
             if each.own_features and each.parameter.grad is not None:
                 dist.all_reduce(each.parameter.grad)
 
-    def loss(self, scores: Tensor, targets_BT: Tensor) -> Tensor:
+    def nats(self, scores: Tensor, labels_BT: Tensor) -> Tensor:
         if scores.shape[-1] == self._vocabulary:
-            return loss_of(scores, targets_BT)  # of all tokens: the head is not split
-        return self._group.loss(scores, targets_BT, self._vocabulary)
+            return nats_of(scores, labels_BT)  # of all tokens: the head is not split
+        return self._group.nats(scores, labels_BT, self._vocabulary)
 
 
 def _sharded(model: StageBlocks, ranks: int) -> list[nn.Parameter]:

@@ -29,6 +29,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
+from p2pswarm.models.base import NO_LABEL
 from p2pswarm.models.tensor_plan import Style, TensorSplit
 from p2pswarm.server.devices.tensor_split import local_shape, plan_of, shared_block, span_of
 
@@ -72,20 +73,20 @@ class DeviceTensors:
         made = table((ids - start).clamp(0, stop - start - 1))  # all but one device add zeros
         return self.leave(made.masked_fill(elsewhere.unsqueeze(-1), 0.0))
 
-    def loss(self, scores_BTv: Tensor, targets_BT: Tensor, vocabulary: int) -> Tensor:
-        """`models.base.loss_of`, of scores that each device has for its part of the vocabulary."""
+    def nats(self, scores_BTv: Tensor, labels_BT: Tensor, vocabulary: int) -> Tensor:
+        """`models.base.nats_of`, of scores that each device has for its part of the vocabulary."""
         start, stop = span_of(self.rank, self.ranks, vocabulary)
         if scores_BTv.shape[-1] != stop - start:
             raise ValueError(f"scores of {scores_BTv.shape[-1]} tokens; {stop - start} are due")
-        elsewhere = (targets_BT < start) | (targets_BT >= stop)
+        elsewhere = (labels_BT < start) | (labels_BT >= stop)
         highest_BT1 = scores_BTv.detach().amax(-1, keepdim=True)
         dist.all_reduce(highest_BT1, dist.ReduceOp.MAX)
         shifted_BTv = scores_BTv - highest_BT1
-        index_BT = (targets_BT - start).clamp(0, stop - start - 1)
+        index_BT = (labels_BT - start).clamp(0, stop - start - 1)
         own_BT = shifted_BTv.gather(-1, index_BT.unsqueeze(-1)).squeeze(-1)
         target_BT = self.leave(own_BT.masked_fill(elsewhere, 0.0))
         total_BT = self.leave(shifted_BTv.exp().sum(-1))
-        return (total_BT.log() - target_BT).mean()
+        return (total_BT.log() - target_BT).masked_fill(labels_BT == NO_LABEL, 0.0).sum()
 
     def require_same(self, x: Tensor, what: str) -> None:
         """Raise ValueError unless this device has what the first has."""

@@ -6,7 +6,7 @@ Source:  docs/training.md argues why it suffices to fence an attempt whose effec
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from p2pswarm.run.chain.record import members_that_fit
@@ -39,7 +39,8 @@ from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import Loaded, RunBegun
 from p2pswarm.trainer.step.ledger import CountResult
 from p2pswarm.trainer.step.reduction import Reductions
-from p2pswarm.trainer.step.step import Phase, Step, StepBatch
+from p2pswarm.trainer.step.step import Phase, Step
+from p2pswarm.trainer.step.step_batch import StepBatch
 from p2pswarm.trainer.step.sums import FormerSums, Suspensions
 
 
@@ -135,9 +136,15 @@ class Coordinator:
                 self._watch_stages,
                 someone_else_serves | c.LEAVING | c.BLAME | c.BEGUN | c.TIME,
             ),
-            Rule(self._answer_departures, someone_else_serves | c.LEAVING),
-            Rule(self._stop_moves, c.MOVES | c.ENDED),
-            Rule(self._publish, someone_else_serves | c.JOINED),
+            Rule(
+                lambda now_s: Effects([*self._coverage.departures.answers(self.step, now_s)]),
+                someone_else_serves | c.LEAVING,
+            ),
+            Rule(lambda _: Effects([*self._balance.stopped()]), c.MOVES | c.ENDED),
+            Rule(
+                lambda _: Effects([act.Publish(new)]) if (new := self.members.changes()) else None,
+                someone_else_serves | c.JOINED,
+            ),
         ]
 
     # What others ask.
@@ -282,6 +289,11 @@ class Coordinator:
                 change |= Change.PAIRS  # its stage may have counted all
         self._follow_change(change, now_s)
 
+    def on_targets(self, step: int, targets: Mapping[int, int], now_s: float) -> None:
+        """Our text has so many targets in these microbatches of a step."""
+        self._step.on_targets(step, targets)
+        self._follow_change(Change.WORK, now_s)
+
     def on_sketch(self, by: Incarnation, note: Sketch, now_s: float) -> None:
         """A server tells what it took and gave, in a run with spot checks."""
         if (member := self.members.alive(by)) and member.ready:
@@ -388,9 +400,8 @@ class Coordinator:
         effects = Effects(changes=Change.TIME)
         if any(now_s >= batch.fences.deadline_s for batch in self._step.batches):
             effects += self._incarnations.end_unfenced(now_s)
-        waiting_for = self._step, self._reductions.reduction
         spares = partial(self.admission.spares, step=self.step)
-        for one in self.silence.to_evict(*waiting_for, spares, now_s):
+        for one in self.silence.to_evict(self._step, self._reductions.reduction, spares, now_s):
             reason = "it is silent, and the step waits for it"
             effects += self._incarnations.evict_dead(one, reason, now_s)
         effects += self._step_end.on_deadline(now_s)
@@ -408,7 +419,6 @@ class Coordinator:
     def _first_due_s(self) -> float:
         if self._due_s is None:
             now_s, reduction = self._now_s, self._reductions.reduction
-            filling = self._step.phase is Phase.FILLING
             times = [
                 *(batch.fences.deadline_s for batch in self._step.batches),
                 self.admission.next_deadline_s(),
@@ -419,7 +429,7 @@ class Coordinator:
                 self._probation.next_deadline_s(now_s),
                 reduction.deadline_s if reduction is not None else None,
                 *(batch.in_flight.next_deadline_s(now_s) for batch in self._step.filled),
-                self._step.stealing.next_look_s if filling else None,
+                self._step.stealing.next_look_s if self._step.phase is Phase.FILLING else None,
             ]
             self._due_s = min(time_s for time_s in times if time_s is not None)
         return self._due_s
@@ -554,16 +564,15 @@ class Coordinator:
         step = self._step
         if self._held:
             return None
-        effects = None
+        effects = Effects([*step.to_count()])
         if step.phase is Phase.FILLING and step.complete:
-            effects = self._close_step(now_s)
+            effects += self._close_step(now_s) or Effects()
             if step.ahead is None:
                 return effects
         if not step.filled or self.members.unserved_stages(1) or self._former_sums.awaited(now_s):
             return effects
         entries, servers = self.members.ready_count(0), self.members.ready_count()
         window = self._config.batch.window or step.pace.window(entries, servers)
-        effects = effects or Effects()
         self._former_sums.on_launch()
         effects.actions += step.launch(window, now_s)
         return effects
@@ -589,12 +598,3 @@ class Coordinator:
         if move := self._coverage.move(self.step, now_s, gathering=gathering):
             effects += self._incarnations.evict(*move, now_s)
         return effects
-
-    def _answer_departures(self, now_s: float) -> Effects:
-        return Effects([*self._coverage.departures.answers(self.step, now_s)])
-
-    def _stop_moves(self, _now_s: float) -> Effects:
-        return Effects([*self._balance.stopped()])
-
-    def _publish(self, _now_s: float) -> Effects | None:
-        return Effects([act.Publish(changes)]) if (changes := self.members.changes()) else None

@@ -41,8 +41,9 @@ def to_decide(
         members = tuple(Contributor(one.peer, one.number) for one in group)
         state = as_recorded(decided.states.get(stage, b""))
         holders = step.ledger.holders(stage, group)
-        codes = codecs[stage]
-        stages.append(StageCommit(members, holders, state, as_recorded(gradient), codes))
+        targets = step.losses.targets if stage + 1 == len(codecs) else None
+        digests = state, as_recorded(gradient)
+        stages.append(StageCommit(members, holders, *digests, codecs[stage], targets))
     loss = None if math.isnan(step.loss) else step.loss
     norm, generation = decided.gradient_norm, reduction.generation
     return Decide(step.number, generation, decided.scale, rate, loss, norm, tuple(stages))
@@ -191,7 +192,7 @@ class StepEnd:
         reduction, digests = self._reductions.reduction, self._admission.digests
         if reduction is None or digests.disputed() or digests.next_deadline_s() is not None:
             return effects
-        match reduction.verdict():
+        match reduction.verdict(self._step.losses.tokens_per_target):
             case Disagreed(incarnations, tied):
                 made = self._step.number + 1
                 effects.actions += [DigestsTied(stage, made) for stage in tied]

@@ -29,10 +29,13 @@ class ChainStart:
     """Another process can go on with the store, so leaving does not end the run."""
 
 
-def genesis_of(run: bytes, founder: bytes, config: RunConfig, origin: RunOrigin | None) -> Genesis:
+def genesis_of(
+    run: bytes, founder: bytes, config: RunConfig, origin: RunOrigin | None = None
+) -> Genesis:
     """Return the ground of a run's first record; `founder`: the peer that made it."""
     size, codecs = config.batch.microbatches, CodecChoices.of(config)
-    genesis = Genesis.founded(run, founder, config.stages, size, codecs)
+    tokens = config.counted_tokens
+    genesis = Genesis.founded(run, founder, config.stages, size, codecs, tokens)
     return genesis if origin is None else genesis.after(origin.version, origin.checkpoint)
 
 

@@ -396,7 +396,13 @@ class CoordinatorIo:
         match action:
             case act.Assign() | act.Decline() | act.Publish() | act.AnswerLeave() | act.Evict():
                 self._tell_members(action)
-            case act.Launch() | act.SendFence() | act.SendReduce() | act.SendCommit():
+            case (
+                act.Launch()
+                | act.CountTargets()
+                | act.SendFence()
+                | act.SendReduce()
+                | act.SendCommit()
+            ):
                 if isinstance(action, act.SendReduce):
                     self._connections.publish_now(self.now_s())
                 self._dispatcher.begin(action)

@@ -5,13 +5,13 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from p2pswarm.base.errors import BadHandshake, DialFailed, LinkLost, NoRoute, SwarmError, Unusable
 from p2pswarm.base.signal import Signal
-from p2pswarm.data.samples.corpus import Tokens
+from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.member_view import Incarnation, contact, incarnation_of
 from p2pswarm.run.messages.membership import MemberRecord, StillThere
@@ -28,12 +28,14 @@ from p2pswarm.trainer.coordinator_io.server_reports import (
     limit_s,
     on_answer,
     samples_of,
+    targets_of,
     undelivered_note,
 )
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.reports import actions as act
 
 log = logging.getLogger(__name__)
+Read = TypeVar("Read")
 PROBE_S = 4.0  # as long as anybody waits for the answer
 
 
@@ -86,6 +88,8 @@ class Dispatcher:
                 task.cancel()
             task = self._start(order, self._launch(order, tuple(former)))
             former[task] = order.attempt
+        elif isinstance(order, act.CountTargets):
+            self._start(order, self._count(order))
         else:
             self._start(order, self._ask(order))
 
@@ -119,17 +123,24 @@ class Dispatcher:
             if not pushes:
                 del self._launched[order.microbatch]
 
-    async def _samples(self, order: act.Launch) -> Tokens:
-        """The tokens of a microbatch; those that take time are made beside the event loop."""
+    async def _count(self, order: act.CountTargets) -> None:
+        """Count the targets of microbatches in our text; the coordinator is told."""
+        numbers = order.microbatches
+        targets = await self._read(lambda corpus: targets_of(numbers, corpus))
+        self._coordinator.on_targets(order.step, targets, self._now_s())
+        self._pump()
+
+    async def _read(self, read: Callable[[Corpus], Read]) -> Read:
+        """Read the text; what takes time is made beside the event loop."""
         corpus = self._context.corpus
         try:
             if not corpus.blocks:
-                return samples_of(order, corpus)
+                return read(corpus)
             async with self._reading:
-                return await asyncio.to_thread(samples_of, order, corpus)
+                return await asyncio.to_thread(read, corpus)
         except Unusable as reason:
             self._context.text_lost(reason)
-            never: asyncio.Future[Tokens] = asyncio.get_running_loop().create_future()
+            never: asyncio.Future[Read] = asyncio.get_running_loop().create_future()
             return await never  # until the trainer is left
 
     async def _launch(self, order: act.Launch, former: Sequence[asyncio.Task[None]]) -> None:
@@ -137,7 +148,9 @@ class Dispatcher:
         if former:
             await asyncio.wait(former)
         context, coordinator = self._context, self._coordinator
-        samples = torch.from_numpy(await self._samples(order))
+        samples = torch.from_numpy(
+            await self._read(lambda corpus: samples_of(order.microbatch, corpus))
+        )
         encoded = await context.tensors.pack([samples], "raw")
         first = first_push(order, context.run_id, encoded[0].meta)
         servers = tuple(m.record for m in coordinator.members.ready(0))

@@ -5,22 +5,24 @@ Errors:  BadMessage for a message that is no report, or that comes before the as
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 
 from p2pswarm.base.errors import BadMessage, SwarmError
 from p2pswarm.base.ids import PeerId
 from p2pswarm.data.samples.corpus import Corpus, Tokens
+from p2pswarm.data.samples.target_marks import targets_in
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.member_view import Incarnation
-from p2pswarm.run.messages.field_limits import REASON_CHARS, Work
+from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.membership import Apart, CannotPrepare, Load, Ready, WillLeave
 from p2pswarm.run.messages.microbatch import (
-    CHECK_BASE,
     Counted,
     Evaluated,
     Handed,
     Push,
     Sketch,
     Undelivered,
+    number_of,
 )
 from p2pswarm.run.messages.step import CannotAverage, Committed, Fenced, Reduced
 from p2pswarm.run.messages.trainers import Alive
@@ -91,14 +93,19 @@ GRACE_S = 20.0  # the coordinator gives up first: its clock stands still while i
 Call = act.SendFence | act.SendReduce | act.SendCommit
 """An order that is a unary call to one member."""
 
-Order = act.Launch | Call
+Order = act.Launch | act.CountTargets | Call
 
 
-def samples_of(order: act.Launch, corpus: Corpus) -> Tokens:
+def samples_of(microbatch: int, corpus: Corpus) -> Tokens:
     """The samples of a microbatch, its check or a held-out batch, (rows, sequence + 1)."""
-    if order.work is Work.EVALUATE:
-        return corpus.held_out_batch(order.microbatch - EVALUATION_BASE)
-    return corpus.microbatch(order.microbatch % CHECK_BASE)
+    if microbatch >= EVALUATION_BASE:
+        return corpus.held_out_batch(microbatch - EVALUATION_BASE)
+    return corpus.microbatch(number_of(microbatch))
+
+
+def targets_of(microbatches: Sequence[int], corpus: Corpus) -> dict[int, int]:
+    """How many targets microbatches and held-out batches have."""
+    return {number: targets_in(samples_of(number, corpus)) for number in microbatches}
 
 
 def first_push(order: act.Launch, run: bytes, meta: TensorMeta) -> Push:

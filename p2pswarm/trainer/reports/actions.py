@@ -65,6 +65,14 @@ class CancelLaunch:
 
 
 @dataclass(frozen=True, slots=True)
+class CountTargets:
+    """Count the targets that our text has in microbatches of a step, and in held-out batches."""
+
+    step: int
+    microbatches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SendFence:
     """Have a member count nothing more of some attempts."""
 
@@ -151,6 +159,7 @@ Action = (
     | AnswerLeave
     | Launch
     | CancelLaunch
+    | CountTargets
     | SendFence
     | SendReduce
     | SendCommit

@@ -9,7 +9,7 @@ from p2pswarm.run.averaging.shards import ShardShares
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import GROUP_MAX
 from p2pswarm.run.messages.step import Commit, NearbySteps, Reduce, Reduced, TiedGroup, TiedReduced
-from p2pswarm.run.schedule import clip_scale
+from p2pswarm.run.schedule import sum_scale
 from p2pswarm.settings.config import OptimizerConfig
 from p2pswarm.trainer.balance.move_preparation import Movers
 from p2pswarm.trainer.members.membership import StageGroup
@@ -25,7 +25,9 @@ class Decided:
     """All stages agree: commit with this norm over all of them."""
 
     gradient_norm: float
+    """Of the step's gradient, before clipping."""
     scale: float
+    """The factor of the sums."""
     states: dict[int, bytes] = field(default_factory=dict)
     """The digest of the state of each stage that the step was computed with."""
 
@@ -174,8 +176,13 @@ class Reduction:
         if incarnation in self.stages:
             self._answers[incarnation] = answer
 
-    def verdict(self) -> Decided | Disagreed | EndsDiffer | NotFinite | None:
-        """Return what follows, once all have answered; None before."""
+    def verdict(
+        self, tokens_per_target: float = 1.0
+    ) -> Decided | Disagreed | EndsDiffer | NotFinite | None:
+        """Return what follows, once all have answered; None before.
+
+        `tokens_per_target`: of the step, by which its gradient is larger than the sum.
+        """
         if len(self._answers) < len(self.stages):
             return None
         odd = tuple(incarnation for stage in self._stages() for incarnation in self._odd(stage))
@@ -189,9 +196,10 @@ class Reduction:
         for stage, square in squares:
             if square is None:
                 return NotFinite(stage)
-        norm = math.sqrt(math.fsum(square for _, square in squares if square is not None))
+        summed = math.sqrt(math.fsum(square for _, square in squares if square is not None))
+        norm, scale = sum_scale(self._optimizer, summed, tokens_per_target)
         states = {stage: self._answers[one].state for one, stage in self.stages.items()}
-        return Decided(norm, clip_scale(self._optimizer, norm), states)
+        return Decided(norm, scale, states)
 
     def _stages(self) -> list[int]:
         return sorted(set(self.stages.values()))

@@ -18,8 +18,6 @@ from p2pswarm.run.messages.membership import HeldSum, Join
 from p2pswarm.trainer.step.in_flight import InFlight
 from p2pswarm.trainer.step.ledger import StepLedger
 
-LOSS_MAX = 1e9  # nats per token; 65,536 microbatches of it still sum to a float
-
 
 class StepSums:
     """Sums of one step as servers tell of them, judged by what the coordinator knows."""
@@ -93,13 +91,6 @@ class SumsUnderWay:
     def _are_of_now(self, held: HeldSum) -> bool:
         first, *ahead = self._steps
         return held.step == first.step and (not held.ahead or bool(ahead))
-
-
-def mean_loss(losses: list[float]) -> float:
-    """The mean; NaN if there are no losses, or if one is NaN or beyond `LOSS_MAX`."""
-    if not losses or any(abs(loss) > LOSS_MAX for loss in losses):
-        return math.nan
-    return math.fsum(losses) / len(losses)
 
 
 SUSPENDED_S = 1.0  # to answer, or to dial again behind the pause before it

@@ -247,7 +247,7 @@ def by_hand(model, text: bytes) -> float:
     length = model.run.model.sequence_length
     starts = range(0, (len(tokens) - 1) // length * length, length)
     windows = [torch.tensor([tokens[start : start + length + 1]]) for start in starts]
-    return sum(model.loss(window) for window in windows) / len(windows)
+    return sum(model.nats(window) for window in windows) / (len(windows) * length)
 
 
 def test_a_prompt_without_tokens_is_one_line(token_weights: Path):

@@ -91,7 +91,7 @@ def model(trained: ReferenceTrainer, tmp_path: Path) -> TrainedModel:
 
 def test_it_predicts_as_the_model_that_was_trained(model: TrainedModel, trained):
     assert model.run == RUN
-    assert model.loss(TOKENS_BS) == trained.evaluate(TOKENS_BS)
+    assert model.evaluate([TOKENS_BS]).loss == trained.evaluate(TOKENS_BS)
 
 
 def test_a_model_in_use_drops_nothing():

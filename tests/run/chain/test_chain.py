@@ -7,6 +7,7 @@ from run.chain.harness import (
     chain_of,
     commit,
     genesis,
+    key,
     peer,
     revote,
     stage_commit,
@@ -23,7 +24,7 @@ from p2pswarm.run.chain.chain import (
     Genesis,
     may_change,
 )
-from p2pswarm.run.chain.record import Contributor, digest, first_number
+from p2pswarm.run.chain.record import CommitRecord, Contributor, digest, first_number, sign
 from p2pswarm.settings.codec_ladder import CodecChoices
 
 
@@ -385,3 +386,60 @@ def test_a_rival_of_a_decided_record_is_not_of_the_chain():
 
     assert list(chain.own([first, rival])) == [first]
     assert list(chain.own([first, decided])) == [first, decided]
+
+
+TOKENS = 96
+COUNTING = replace(genesis(), tokens=TOKENS)
+
+
+def counting(head: ChainHead, targets: int | None, scale: float = 1.0) -> CommitRecord:
+    """A commit whose last stage says how many targets the step has."""
+    return commit(head, stages=(stage_commit(head.version, 1, targets=targets),), scale=scale)
+
+
+def test_a_run_whose_rows_tell_their_targets_counts_them_in_every_step():
+    chain = Chain(COUNTING)
+    chain.append(counting(chain.head, 96))
+    chain.append(counting(chain.head, 3, 32.0))
+    chain.append(counting(chain.head, 0, 0.0))
+
+    assert chain.head.version == 3
+
+
+@pytest.mark.parametrize(
+    ("targets", "scale", "why"),
+    [
+        (None, 1.0, "it counts None targets"),
+        (97, 0.9, "97 targets of 96 tokens"),
+        (3, 32.1, "it scales by 32.1, over 32"),
+        (0, 1e-9, "it scales by 1e-09, over 0"),
+    ],
+)
+def test_targets_and_scale_fit_the_tokens_of_the_run(targets, scale, why):
+    with pytest.raises(BrokenRecord, match=why):
+        Chain(COUNTING).append(counting(COUNTING.head(), targets, scale))
+
+
+@pytest.mark.parametrize(("targets", "scale"), [(96, 1.0), (None, 1.5)])
+def test_a_run_in_which_every_token_is_a_target_counts_none_and_scales_nothing_up(targets, scale):
+    with pytest.raises(BrokenRecord, match=r"it counts 96 targets|it scales by 1\.5, over 1"):
+        Chain(genesis()).append(counting(genesis().head(), targets, scale))
+
+
+def test_only_the_last_stage_says_how_many_targets_there_are():
+    two = replace(COUNTING, stages=2)
+    stages = tuple(stage_commit(0, 1, stage, targets=5) for stage in range(2))
+
+    with pytest.raises(BrokenRecord, match="a stage below the last has targets"):
+        Chain(two).append(commit(two.head(), stages=stages))
+
+
+@pytest.mark.parametrize("kind", [back, revote])
+def test_a_record_that_commits_nothing_counts_no_targets(kind):
+    chain = Chain(COUNTING)
+    chain.append(counting(chain.head, 96))
+    record = kind(chain.head, 1) if kind is back else kind(chain.head)
+    said = (replace(record.stages[0], targets=4),)
+
+    with pytest.raises(BrokenRecord, match="it counts"):
+        chain.append(sign(replace(record, stages=said), key("a")))

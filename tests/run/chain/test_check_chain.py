@@ -22,7 +22,7 @@ from run.chain.harness import (
 from p2pswarm.run.chain.chain import Chain, ChainHead
 from p2pswarm.run.chain.chain_log import log_entry, log_header
 from p2pswarm.run.chain.messages import Prepare, Propose
-from p2pswarm.run.chain.record import digest
+from p2pswarm.run.chain.record import CommitRecord, digest
 from p2pswarm.settings.codec_ladder import CodecChoices
 
 SCRIPT = Path(__file__).parents[3] / "bench" / "check_chain.py"
@@ -32,11 +32,12 @@ HEAD = ChainHead.of(RECORDS[-1])
 
 
 def check(
-    path: Path, *entries, tail: bytes = b"", run: bytes = RUN, delay: int = 0
+    path: Path, *entries, tail: bytes = b"", run: bytes = RUN, delay: int = 0, numbers: tuple = ()
 ) -> tuple[dict, str, int]:
     file = path / "a.chain"
     file.write_bytes(log_header(run, bytes(8)) + b"".join(map(log_entry, entries)) + tail)
-    command = [sys.executable, "-I", SCRIPT, file, *([str(delay)] if delay else [])]
+    given = [str(number) for number in ((delay, *numbers) if delay or numbers else ())]
+    command = [sys.executable, "-I", SCRIPT, file, *given]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return json.loads(done.stdout), done.stderr, done.returncode
 
@@ -198,3 +199,56 @@ def test_damage_is_refused(tmp_path):
     tail = b"damage" + log_entry(Propose(RUN, 1, commit(genesis().head())))
 
     assert "is damaged" in check(tmp_path, *RECORDS, tail=tail)[1]
+
+
+TOKENS, CLIP = 96, 1.0
+
+
+def counting(head: ChainHead, targets: int | None, scale: float, **changes) -> CommitRecord:
+    """A commit of a run whose rows tell their targets; its gradient has a norm of 1.5."""
+    stages = (stage_commit(head.version, 1, targets=targets, **changes),)
+    return commit(head, stages=stages, scale=scale)
+
+
+def scaled(targets: int) -> float:
+    return TOKENS / targets * (CLIP / (1.5 + 1e-6)) if targets else 0.0
+
+
+def test_it_computes_each_scale_again_from_targets_and_norm(tmp_path):
+    chain = Chain(replace(genesis(), tokens=TOKENS))
+    records = []
+    for targets in (96, 7, 0, 31):
+        records.append(counting(chain.head, targets, scaled(targets)))
+        chain.append(records[-1])
+
+    result, said, code = check(tmp_path, *records, numbers=(TOKENS, CLIP))
+
+    assert (code, result["steps"]) == (0, 4)
+    assert said == "134 targets in 4 steps\n"
+
+
+@pytest.mark.parametrize(
+    ("targets", "scale", "said"),
+    [
+        (7, 1.0, "it scales by 1.0, and not by"),
+        (97, scaled(97), "97 targets of 96 tokens"),
+        (None, 1.0, "it scales by 1.0, and not by"),
+        (0, 0.5, "it scales by 0.5, and not by 0.0"),
+    ],
+)
+def test_it_refuses_a_scale_that_its_targets_do_not_give(tmp_path, targets, scale, said):
+    record = counting(genesis().head(), targets, scale)
+
+    _, error, code = check(tmp_path, record, numbers=(TOKENS, CLIP))
+
+    assert code == 1
+    assert said in error
+
+
+def test_it_refuses_a_chain_that_counts_targets_in_some_steps_only(tmp_path):
+    first = counting(genesis().head(), 7, 1.0)
+    second = commit(ChainHead.of(first))
+
+    _, error, code = check(tmp_path, first, second)
+
+    assert (code, "some steps count their targets" in error) == (1, True)

@@ -105,7 +105,8 @@ def rank_results(
     key, last = (0, 0), boundary_above(run, stage) is None
     if last:
         result = alone.stage.finish(tokens, given, ALL)
-        theirs = [torch.tensor(result.loss, dtype=torch.float64), *result.gradient.values()]
+        nats = torch.tensor(result.loss * run.tokens_per_microbatch, dtype=torch.float64)
+        theirs = [nats, *result.gradient.values()]
         told = torch.tensor(part.last(differentiate=True), dtype=torch.float64)
     else:
         part.forward(key, keep=True)

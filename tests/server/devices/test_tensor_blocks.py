@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 from torch.profiler import ProfilerActivity, profile
 
+from p2pswarm.models.base import NO_LABEL, nats_of
 from p2pswarm.models.tensor_plan import Style, TensorShare
 from p2pswarm.server.devices.tensor_blocks import DeviceTensors, shared_blocks
 from p2pswarm.server.devices.tensor_split import span_of
@@ -68,17 +69,19 @@ def tokens_are_looked_up_and_scored_by_whoever_has_them(rank, ranks):
     assert torch.equal(made, F.embedding(ids, table))
 
     scale, scores = drawn(count, 4), table[ids] @ drawn(count, 4).T * 30
-    F.cross_entropy(scores.flatten(0, 1), ids.flatten()).backward()
-    loss = group.loss(group.enter(made) @ scale[start:stop].T * 30, ids, count)
-    loss.backward()
-    assert close(loss, F.cross_entropy(scores.flatten(0, 1), ids.flatten()))
+    labels = ids.masked_fill(ids == 3, NO_LABEL)
+    expected = nats_of(scores, labels)
+    expected.backward()
+    nats = group.nats(group.enter(made) @ scale[start:stop].T * 30, labels, count)
+    nats.backward()
+    assert close(nats, expected)
     assert close(own.grad, table.grad[start:stop])
 
 
 def scores_of_other_tokens_are_noticed(rank, ranks):
     scores, ids = drawn(1, 2, 9), torch.zeros(1, 2, dtype=torch.int64)
     with pytest.raises(ValueError, match="scores of 9 tokens"):
-        DeviceTensors(rank, ranks).loss(scores, ids, 8)
+        DeviceTensors(rank, ranks).nats(scores, ids, 8)
 
 
 def experts_that_are_others_are_noticed(rank, ranks):

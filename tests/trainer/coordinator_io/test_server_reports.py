@@ -129,8 +129,8 @@ def test_samples_are_those_of_the_number_and_held_out_ones_apart():
     corpus = numbered_corpus(CONFIG)
     held_out = act.Launch(4, EVALUATION_BASE + 5, 0, Work.EVALUATE, ())
 
-    assert number_in(samples_of(LAUNCH, corpus)) == 9
-    assert number_in(samples_of(held_out, corpus)) == 5
+    assert number_in(samples_of(LAUNCH.microbatch, corpus)) == 9
+    assert number_in(samples_of(held_out.microbatch, corpus)) == 5
 
 
 def test_what_became_of_a_launch_is_said_as_servers_say_it():

@@ -63,7 +63,13 @@ def peer(number: int) -> PeerId:
 class Swarm:
     """A trainer and servers in one simulated world."""
 
-    def __init__(self, tasks: asyncio.TaskGroup, config: RunConfig = CONFIG, seed: int = 5) -> None:
+    def __init__(
+        self,
+        tasks: asyncio.TaskGroup,
+        config: RunConfig = CONFIG,
+        seed: int = 5,
+        text: Corpus | None = None,
+    ) -> None:
         self.config, self.tasks, self.world = config, tasks, SimWorld(seed)
         self.rng = random.Random(seed)
         self.reports: list[Report] = []
@@ -77,7 +83,7 @@ class Swarm:
             tensors=TensorTransfer(Budget()),
             run=config,
             run_id=run_id(run_to_json(config)),
-            corpus=corpus(config),
+            corpus=text or corpus(config),
             report=self.reported,
             rng=self.rng,
             chain=founding_start(TRAINER, run_id(run_to_json(config)), config),

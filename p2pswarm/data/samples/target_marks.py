@@ -1,0 +1,31 @@
+"""Marks in rows of tokens: which are targets of training, and which a model only reads.
+
+A token that is no target has a bit above all ids. So marks travel where tokens travel, cost
+nothing, and every member of a run sees the same ones. The first token of a row is no target of its
+row, with or without a mark: nothing stands before it.
+
+Shapes:  tokens_BS as `corpus.py`; rows with marks are int32.
+"""
+# ruff: noqa: N803, N806  shapes are written at the end of names
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pswarm.data.samples.corpus import Tokens
+
+NO_TARGET = 1 << 22  # no vocabulary is so large
+IDS = NO_TARGET - 1
+
+
+def with_marks(tokens: Tokens, targets: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Tokens with marks on all but `targets`; both of one shape."""
+    ids = tokens.astype(np.int32)
+    return np.where(targets, ids, ids | NO_TARGET)
+
+
+def targets_in(tokens_BS: Tokens) -> int:
+    """How many targets rows have, each row but for its first token."""
+    targets_BT = tokens_BS[:, 1:]
+    if targets_BT.dtype == np.uint8:
+        return targets_BT.size
+    return int(np.count_nonzero(targets_BT < NO_TARGET))
