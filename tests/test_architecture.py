@@ -23,7 +23,7 @@ base discovery reach trainer
 cli settings progress data/row_formats data/samples
 net/os net/wire
 data plan net/crypto tensors/codecs models/boundary_modules
-models net run/messages
+models net run/messages data/chats
 net/guard
 net/bulk net/cards
 net/link
@@ -192,6 +192,7 @@ LATE_IMPORTS = {
     "cli.py",
     "command_line.py",
     "commands",
+    "data/chats/template.py",
     "data/documents.py",
     "data/tokenizer.py",
     "data/tokenizer_folder.py",

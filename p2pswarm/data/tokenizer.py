@@ -26,6 +26,7 @@ from p2pswarm.data.tokenizer_folder import (
     CONFIG_BYTES_MAX,
     CONFIG_FILE,
     GENERATION_FILE,
+    TEMPLATE_FILE,
     TOKENS_MAX,
     is_for_library,
     is_of_library,
@@ -134,6 +135,18 @@ class Tokenizer:
             found = self._tokenizer.encode_batch_fast(read, add_special_tokens=False)
         return [np.array(each.ids, dtype=self.dtype) for each in found]
 
+    def encode_with_places(self, text: str) -> tuple[Tokens, list[tuple[int, int]]]:
+        """The tokens of one text, and the characters that each stands for."""
+        with _told(f"{self._where}: it cannot write the text", UNWRITTEN):
+            found = self._tokenizer.encode(text, add_special_tokens=False)
+        return np.array(found.ids, dtype=self.dtype), found.offsets
+
+    @property
+    def special_names(self) -> dict[str, int]:
+        """The special tokens, as they are written."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {token.content: number for number, token in added.items() if token.special}
+
     def _read(self, text: bytes) -> str:
         """A text, in which bytes that are not UTF-8 are replaced; that is told once."""
         try:
@@ -167,6 +180,11 @@ class Tokenizer:
             before, waiting = waiting, []
         if waiting:
             yield self._piece(before, waiting)
+
+    def written(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, with the names of special ones."""
+        with _told(f"{self._where}: it cannot read tokens"):
+            return str(self._tokenizer.decode(tokens, skip_special_tokens=False))
 
     def _piece(self, before: Sequence[int], waiting: Sequence[int]) -> str:
         """Return what tokens add to the text of those before them."""
@@ -253,14 +271,19 @@ def _guess(tokenizer: Tokenizer, file: Path) -> str:
 
 
 def hub_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of a model of the hub; all of its files come from one commit."""
+    """The tokenizer of a model of the hub."""
+    return read_tokenizer(hub_tokenizer_folder(name) / TOKENIZER_FILE)
+
+
+def hub_tokenizer_folder(name: str) -> Path:
+    """The files of a model of the hub that its tokenizer is read from, all of one commit."""
     try:
         model, path = pinned_file(name, TOKENIZER_FILE, FILE_BYTES_MAX, INSTEAD)
-        for beside in (*BESIDE, GENERATION_FILE):  # those that there are
+        for beside in (*BESIDE, GENERATION_FILE, TEMPLATE_FILE):  # those that there are
             small_file(model, beside, CONFIG_BYTES_MAX, INSTEAD)
     except Unusable as error:
         raise Unusable(f"train.tokenizer: there is no such folder, and {error}") from error
-    return read_tokenizer(path)
+    return path.parent
 
 
 def tokenizer_of_run(file: Path, digest: str, end: int) -> Tokenizer | None:

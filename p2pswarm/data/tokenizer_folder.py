@@ -27,6 +27,7 @@ TOKENS_MAX = 1 << 22  # more than any vocabulary has
 PANIC = "PanicException"  # of pyo3, which has no module to import it from
 CONFIG_FILE = "tokenizer_config.json"
 MODEL_FILE, GENERATION_FILE = "config.json", "generation_config.json"
+TEMPLATE_FILE = "chat_template.jinja"
 BESIDE = (CONFIG_FILE, MODEL_FILE, "special_tokens_map.json", "added_tokens.json")
 """What `AutoTokenizer` reads beside a tokenizer.json."""
 CONFIG_BYTES_MAX = 16 << 20  # some list every token that was added

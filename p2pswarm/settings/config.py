@@ -171,16 +171,20 @@ class BatchConfig:
 
     microbatches: Count = 8
     rows: Count = 4
-    samples: Annotated[str, OneOf("drawn", "once", "packed", "streamed")] = "drawn"
+    samples: Annotated[str, OneOf("drawn", "once", "packed", "whole", "streamed")] = "drawn"
     """drawn: windows from anywhere; once: each window once an epoch; packed: whole documents, with
-    a tokenizer; streamed: as drawn, and read as needed, out of files of any size (docs/data.md)."""
-    targets: Annotated[str, OneOf("all", "marked")] = "all"
-    """all: each token of a row but the first; marked: those that rows say (docs/training.md)."""
+    a tokenizer; whole: nothing is cut or repeated, and rows are padded, as for chats; streamed: as
+    drawn, and read as needed, out of files of any size (docs/data.md)."""
     window: Annotated[int, Between(0, 65_536)] = 0
     """The most microbatches in flight; 0: as the trainer measures (docs/training.md)."""
     evaluate_every: Annotated[int, Between(0, 10**9)] = 10
     """Steps between two measurements of the held-out loss; 0: never."""
     evaluate_microbatches: Count = 4
+
+    @property
+    def marked(self) -> bool:
+        """True if rows tell which of their tokens are targets; else all are."""
+        return self.samples == "whole"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -347,7 +351,7 @@ class RunConfig:
     @property
     def counted_tokens(self) -> int:
         """How many tokens a step has, of which its record counts the targets; 0: it does not."""
-        return self.step_tokens if self.batch.targets == "marked" else 0
+        return self.step_tokens if self.batch.marked else 0
 
     def averaging_of(self, stage: int) -> str:
         """How the sums of a stage are averaged."""

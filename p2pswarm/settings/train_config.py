@@ -44,6 +44,8 @@ class TrainConfig:
     special_tokens: Annotated[str, OneOf("text", "tokens")] = "text"
     """What the name of a special token is where a document has it, such as <|im_end|>: its letters;
     or that token, for text that a chat template wrote (docs/data.md)."""
+    chat_template: Path | None = None
+    """A file with the chat template, instead of the tokenizer's (docs/data.md)."""
     cache: Path | None = None
     """A folder for what is prepared of the text; left out: p2pswarm in the user's cache folder."""
     suffixes: tuple[str, ...] = ()

@@ -101,7 +101,7 @@ def test_no_message_names_a_path_but_those_whose_owner_is_asked():
         if places.search(field)
     }
     moves = {("PastMove", "target"), ("ServerPreparing", "target")}  # stages, for people
-    tokens = {("StageCommit", "targets"), ("BatchConfig", "targets")}
+    tokens = {("StageCommit", "targets")}
 
     assert named - moves - tokens == {
         ("SaveState", "target"),

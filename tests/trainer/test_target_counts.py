@@ -15,7 +15,7 @@ from p2pswarm.trainer.reports.reports import StepDone
 from p2pswarm.trainer.step.in_flight import EVALUATION_BASE
 
 MARKED = dataclasses.replace(
-    CONFIG, batch=BatchConfig(microbatches=2, evaluate_every=0, targets="marked")
+    CONFIG, batch=BatchConfig(microbatches=2, evaluate_every=0, samples="whole")
 )
 TOKENS = MARKED.tokens_per_microbatch
 

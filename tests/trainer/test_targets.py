@@ -21,7 +21,7 @@ from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.loop import run as run_simulated
 from p2pswarm.trainer.reports.reports import MemberLost, RunFinished, StepDone
 
-MARKED = replace(CONFIG, batch=replace(CONFIG.batch, targets="marked"))
+MARKED = replace(CONFIG, batch=replace(CONFIG.batch, samples="whole"))
 SIZE, STEPS = MARKED.batch.microbatches, MARKED.steps
 SILENT_STEP, SILENT_MICROBATCH = 5, 2 * SIZE + 3
 

@@ -5,6 +5,8 @@ Errors:  Unusable for settings, text or a tokenizer that cannot be used.
 
 import argparse
 import importlib
+import os
+import sys
 
 from p2pswarm.commands.arguments import Commands, add_json, file_path, say, whole
 
@@ -35,5 +37,6 @@ def _run(flags: argparse.Namespace) -> int:
     """Read the text with numpy and torch, which only some commands load."""
     report = importlib.import_module("p2pswarm.commands.data.text_report")
     found = report.text_report(flags.settings, flags.show)
-    say(report.as_json(found) if flags.json else report.as_text(found))
+    colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")  # https://no-color.org
+    say(report.as_json(found) if flags.json else report.as_text(found, colours=colours))
     return 0

@@ -4,20 +4,23 @@ Errors:  Unusable for settings, text or a tokenizer that cannot be used.
 """
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.data.chats.chat_corpus import has_chats, sides_of
 from p2pswarm.data.immutable_files import ImmutableFiles
 from p2pswarm.data.samples.corpus import Corpus
+from p2pswarm.data.samples.target_marks import IDS, NO_TARGET
 from p2pswarm.data.sources import files_of
 from p2pswarm.data.text_files import remarks_on_split
 from p2pswarm.data.token_corpus import sources_of
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.node.run.preparation import check_documents, tokenised_run
-from p2pswarm.node.run.run_text import read_corpus, tokenizer_of
+from p2pswarm.node.run.run_text import read_corpus, settled, tokenizer_of
 from p2pswarm.progress.printable import printable
 from p2pswarm.settings.config import NodeConfig
 from p2pswarm.settings.limits import BYTES
@@ -26,6 +29,8 @@ from p2pswarm.settings.train_config import TrainConfig
 
 NAMES_SHOWN = 3
 ROOM = "  "
+LEARNT, PLAIN = "\x1b[1;32m", "\x1b[0m"
+BRACKETS = "\u27e6", "\u27e7"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,10 @@ class ShownRow:
     """A row that is trained on."""
 
     tokens: tuple[int, ...]
+    targets: tuple[int, ...]
+    """For each token 1 if it is a target, and else 0."""
     documents: tuple[str, ...]
-    """Its text, parted where a token ends a document."""
+    """Its text, parted where a token ends a document; of whole documents, where targets do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,7 @@ def text_report(settings: Path, shown: int) -> DataReport:
     train = config.train
     if not train.parts:
         raise Unusable(f"{settings}: train.data is missing: name a text file or a folder")
+    config = settled(config)
     tokenizer = tokenizer_of(config)
     if tokenizer is not None:
         config = dataclasses.replace(config, run=tokenised_run(config.run, tokenizer))
@@ -125,8 +133,12 @@ def _text(train: TrainConfig, *, streamed: bool) -> TextReport:
 
 def _sizes(train: TrainConfig) -> list[SideSize | None]:
     """The sizes of both sides, of all documents."""
+    sources, share = sources_of(train), train.held_out_share
+    found = sources.documents()
+    if has_chats(sources.found, train.field):
+        found = sides_of(sources.found, share)
     documents, text_bytes = [0, 0], [0, 0]
-    for held_out, document in sources_of(train).documents():
+    for held_out, document in found:
         documents[held_out] += 1
         text_bytes[held_out] += len(document)
     return [SideSize(*each) for each in zip(documents, text_bytes, strict=True)]
@@ -138,8 +150,29 @@ def _rows(
     """The first rows of the run."""
     for number in range(shown):
         microbatch, row = divmod(number, config.run.batch.rows)
-        tokens = corpus.microbatch(microbatch)[row].tolist()
-        yield ShownRow(tuple(tokens), tuple(_documents(tokens, tokenizer)))
+        marked = corpus.microbatch(microbatch)[row].tolist()
+        tokens = tuple(token & IDS for token in marked)
+        targets = (0, *(int(not token & NO_TARGET) for token in marked[1:]))
+        if config.run.batch.marked:
+            parts = [_written(tokens[a:b], tokenizer) for a, b in _runs(targets)]
+        else:
+            parts = [*_documents([*tokens], tokenizer)]
+        yield ShownRow(tokens, targets, tuple(parts))
+
+
+def _runs(targets: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """The parts of a row that are targets, and those that are not, in turns."""
+    begin = 0
+    for _, run in itertools.groupby(targets):
+        end = begin + len(list(run))
+        yield begin, end
+        begin = end
+
+
+def _written(tokens: tuple[int, ...], tokenizer: Tokenizer | None) -> str:
+    if tokenizer is None:
+        return bytes(tokens).decode("utf-8", "replace")
+    return tokenizer.written(tokens)
 
 
 def _documents(tokens: list[int], tokenizer: Tokenizer | None) -> Iterator[str]:
@@ -160,20 +193,43 @@ def as_json(found: DataReport) -> str:
     return json.dumps(dataclasses.asdict(found))
 
 
-def as_text(found: DataReport) -> str:
-    """Lines for people."""
+def as_text(found: DataReport, *, colours: bool = False) -> str:
+    """Lines for people; `colours`: the terminal has some, to show what is a target."""
     lines = [line for text in found.texts for line in _text_lines(text, found.held_out_share)]
     what = "bytes" if found.end is None and found.tokenizer == BYTES else found.tokenizer
     ends = found.end_text if found.end is None else f"{found.end_text!r}, token {found.end}"
     lines.append(f"tokens: {what}, {found.vocabulary:,} of them; a document ends with {ends}")
     lines += [f"{ROOM}{remark}" for remark in found.remarks]
+    shown = [printable(line) for line in lines]
     for number, row in enumerate(found.rows):
-        lines += [f"row {number}: {len(row.tokens)} tokens", f"{ROOM}{list(row.tokens)}"]
-        for place, document in enumerate(row.documents):
-            if place:
-                lines.append(f"{ROOM}= {ends} ends a document")
-            lines += [f"{ROOM}| {line}" for line in document.split("\n")]
-    return "\n".join(map(printable, lines))
+        if sum(row.targets) + 1 < len(row.tokens):
+            shown += _marked_lines(number, row, colours=colours)
+        else:
+            shown += [printable(line) for line in _row_lines(number, row, ends)]
+    return "\n".join(shown)
+
+
+def _row_lines(number: int, row: ShownRow, ends: str) -> Iterator[str]:
+    """A row of which every token is a target."""
+    yield f"row {number}: {len(row.tokens)} tokens"
+    yield f"{ROOM}{list(row.tokens)}"
+    for place, document in enumerate(row.documents):
+        if place:
+            yield f"{ROOM}= {ends} ends a document"
+        yield from (f"{ROOM}| {line}" for line in document.split("\n"))
+
+
+def _marked_lines(number: int, row: ShownRow, *, colours: bool) -> Iterator[str]:
+    """A row whose targets are coloured, or else in brackets."""
+    begin, end = (LEARNT, PLAIN) if colours else BRACKETS
+    yield f"row {number}: {len(row.tokens)} tokens, {sum(row.targets)} targets ({begin}so{end})"
+    yield f"{ROOM}{list(row.tokens)}"
+    text = ""
+    for (place, _), part in zip(_runs(row.targets), row.documents, strict=True):
+        plain = [printable(line) for line in part.split("\n")]  # no text can colour itself
+        marked = [f"{begin}{line}{end}" for line in plain] if row.targets[place] else plain
+        text += "\n".join(marked)
+    yield from (f"{ROOM}| {line}" for line in text.split("\n"))
 
 
 def _text_lines(text: TextReport, share: float) -> Iterator[str]:

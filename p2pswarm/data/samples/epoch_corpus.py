@@ -21,6 +21,7 @@ from p2pswarm.data.samples.mixture import (
     Orders,
     order_of,
 )
+from p2pswarm.data.samples.whole_corpus import whole
 
 
 class Piece(NamedTuple):
@@ -237,6 +238,8 @@ def ordered(corpus: Corpus, samples: str, microbatches: int, end: int) -> Corpus
     """The same text with the samples that `run.batch.samples` says."""
     if samples == "packed":
         return _in_documents(corpus, microbatches, end)
+    if samples == "whole":
+        return whole(corpus, max(end, 0))
     if samples != "once":
         return corpus
     if isinstance(corpus, MixedCorpus):

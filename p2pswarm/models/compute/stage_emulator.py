@@ -59,7 +59,7 @@ class EmulatedStage:
         self._vocabulary = run.model.vocabulary
         self._last = stage == run.stages - 1
         self._loss = math.log(run.model.vocabulary)
-        self._marked = run.batch.targets == "marked"
+        self._marked = run.batch.marked
         self._kept = kept
         takes, gives = engine_bundles(run, stage)
         chance = torch.Generator().manual_seed(run.seed % 2**63 + stage)

@@ -68,7 +68,7 @@ class TorchStage:
         self._seed = run.seed
         self._grid = grid_of(run, flat.numbers, flat.layout, flat.exp_avg_sq_N)
         self._share = run.share_of_token
-        self._marked = run.batch.targets == "marked"
+        self._marked = run.batch.marked
         if isinstance(graphs, int):
             graphs = GraphLimits(graphs)
         if isinstance(graphs, GraphLimits):

@@ -30,7 +30,13 @@ from p2pswarm.node.run.closed_run import check_closed, owned_by_us
 from p2pswarm.node.run.resume import resumed_from, writable_store
 from p2pswarm.node.run.run_folder import RunFolder, make_folder, try_folder
 from p2pswarm.node.run.run_match import check_records, check_same, owned_as
-from p2pswarm.node.run.run_text import keep_with_checkpoints, read_corpus, remarks, tokenizer_of
+from p2pswarm.node.run.run_text import (
+    keep_with_checkpoints,
+    read_corpus,
+    remarks,
+    settled,
+    tokenizer_of,
+)
 from p2pswarm.node.run.weights_file import model_size
 from p2pswarm.node.stack.stack import Say
 from p2pswarm.run.schedule import warms_on
@@ -66,7 +72,7 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
     for trial in _trials(config, writer):
         trial()
     _try_cache(config.train)
-    config = owned_by_us(config)
+    config = settled(owned_by_us(config))
     tokenizer = tokenizer_of(config)
     config = dataclasses.replace(config, run=checked_model(config.run, tokenizer))
     if config.train.weights is not None:
@@ -100,6 +106,7 @@ def check_run(config: NodeConfig, problems: Problems) -> None:
     with problems.noted():
         _try_cache(train)
         text_is_there = there == len(train.parts)
+        config = settled(config) if text_is_there else config
     readable = train.tokenizer == BYTES
     if not readable and (text_is_there or trained_tokens(train.tokenizer) is None):
         with problems.noted():
@@ -190,6 +197,11 @@ def check_documents(run: RunConfig) -> None:
         )
     if model.documents != APART:
         return
+    if run.batch.samples == "whole":
+        raise Unusable(
+            f'run.model.documents = "{APART}" is not for run.batch.samples = "whole", as chats '
+            "have it: leave it out"
+        )
     if model.family != "gpt" and not model.family.startswith(HF):
         raise Unusable(
             f'run.model.documents = "{APART}": the family {model.family!r} cannot keep documents '

@@ -4,6 +4,7 @@ A tokenizer that is learnt ("train:32000") is kept beside the prepared text, und
 from which text; it is learnt anew, and comes out the same, where that file is not there.
 """
 
+import dataclasses
 import hashlib
 import os
 import re
@@ -12,11 +13,14 @@ from pathlib import Path
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import write_text
 from p2pswarm.checkpoint.targets import open_store
+from p2pswarm.data.chats.chat_corpus import ChatSource, has_chats, load_chats
+from p2pswarm.data.chats.template import ChatTemplate, read_template
+from p2pswarm.data.chats.whole_text import load_whole
 from p2pswarm.data.documents import load_documents
 from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.samples.epoch_corpus import ordered
 from p2pswarm.data.samples.mixture import mixed
-from p2pswarm.data.sources import TOKENIZER_FILE, files_of
+from p2pswarm.data.sources import TOKENIZER_FILE, files_of, tokenizer_file
 from p2pswarm.data.text_files import load_corpus, remarks_on_split
 from p2pswarm.data.text_stream import streamed
 from p2pswarm.data.token_corpus import learnt_texts, load_tokenised, sources_of
@@ -24,6 +28,7 @@ from p2pswarm.data.tokenizer import (
     FILE_BYTES_MAX,
     Tokenizer,
     hub_tokenizer,
+    hub_tokenizer_folder,
     kept_tokenizer,
     read_tokenizer,
     train_tokenizer,
@@ -54,8 +59,36 @@ def remarks(config: NodeConfig, tokenizer: Tokenizer | None) -> list[str]:
         if part.data is not None:
             found = files_of(part.data, train.suffixes)
             lines += found.lines(tokenised=tokenizer is not None)
+            if config.run.batch.samples == "whole" and has_chats(found, train.of_part(part).field):
+                lines.append(f"{part.data}: its rows are chats: only what is answered is a target")
             lines += [] if found.rows else remarks_on_split(found, train.held_out_share)
     return [*lines, *(tokenizer.remarks if tokenizer else ())]
+
+
+def settled(config: NodeConfig) -> NodeConfig:
+    """The settings with what the rows of the text decide: chats are rows of whole documents.
+
+    Unusable for samples that would cut them.
+    """
+    batch = config.run.batch
+    if batch.samples == "whole" or not any(map(_is_chat, _parts(config.train))):
+        return config
+    if batch.samples != "drawn":
+        raise Unusable(
+            f'run.batch.samples = "{batch.samples}" is for text, and rows of train.data are chats: '
+            'leave it out, or set it to "whole"'
+        )
+    whole = dataclasses.replace(batch, samples="whole")
+    return dataclasses.replace(config, run=dataclasses.replace(config.run, batch=whole))
+
+
+def _parts(train: TrainConfig) -> list[TrainConfig]:
+    return [train.of_part(part) for part in train.parts if part.data is not None]
+
+
+def _is_chat(train: TrainConfig) -> bool:
+    assert train.data is not None, "the command line requires it"
+    return has_chats(files_of(train.data, train.suffixes), train.field)
 
 
 def tokenizer_of(config: NodeConfig) -> Tokenizer | None:
@@ -139,11 +172,30 @@ def _read_text(train: TrainConfig, run: RunConfig, tokenizer: Tokenizer | None) 
     shape, seed, cache = (run.batch.rows, run.model.sequence_length), run.seed, _cache(train)
     if run.batch.samples == "streamed":
         return streamed(train, tokenizer, seed=seed, shape=shape)
+    if run.batch.samples == "whole" and has_chats(found, train.field):
+        reading = tokenizer.reading_special() if tokenizer is not None else None
+        template = None if tokenizer is None else template_of(train)
+        source = ChatSource(train, found, reading, template)
+        return load_chats(source, cache=cache, seed=seed, shape=shape)
+    if run.batch.samples == "whole":
+        return load_whole(sources_of(train), tokenizer, cache=cache, seed=seed, shape=shape)
     if tokenizer is not None:
         return load_tokenised(sources_of(train), tokenizer, cache=cache, seed=seed, shape=shape)
     if found.rows:
         return load_documents(train, found.paths, cache=cache, seed=seed, shape=shape)
     return load_corpus(found, held_out_share=train.held_out_share, seed=seed, shape=shape)
+
+
+def template_of(train: TrainConfig) -> ChatTemplate | None:
+    """The chat template of the settings; None where no file says one."""
+    if train.chat_template is None and trained_tokens(train.tokenizer) is not None:
+        return None
+    folder = None
+    if train.tokenizer.startswith(HF):
+        folder = hub_tokenizer_folder(train.tokenizer.removeprefix(HF))
+    elif trained_tokens(train.tokenizer) is None:
+        folder = tokenizer_file(Path(train.tokenizer)).parent
+    return read_template(folder, train.chat_template)
 
 
 def _cache(train: TrainConfig) -> Path:

@@ -79,7 +79,7 @@ class GroupStage:
         self._flat = flat
         self._shape = run.batch.rows, run.model.sequence_length + 1
         self._vocabulary = run.model.vocabulary
-        self._marked = run.batch.targets == "marked"
+        self._marked = run.batch.marked
         self._below, self._above = boundary_above(run, stage - 1), boundary_above(run, stage)
         self._returned = self._below.differentiable if self._below else ()
         self._due = self._above.differentiable if self._above else ()

@@ -30,7 +30,7 @@ class StepLosses:
         """`microbatches`: those to train on."""
         self._step = step
         self._config = config
-        self._marked = config.batch.targets == "marked"
+        self._marked = config.batch.marked
         self._train = frozenset(microbatches)
         self._uncounted = set(self._train) if self._marked else set()
         self._asked: set[int] = set()

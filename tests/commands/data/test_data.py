@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from data.chats.chat_folders import make
 
 from p2pswarm.command_line import main
 from p2pswarm.data.tokenizer import Tokenizer, train_tokenizer
@@ -129,3 +130,38 @@ def test_settings_that_cannot_be_used_are_one_line(text: Path, train: str, why: 
 def test_packed_rows_need_an_end(text: Path, capsys):
     assert main(["data", settings(text, 'data = "texts"', "packed")]) == 2
     assert 'samples = "packed" needs a token that ends a document' in capsys.readouterr().err
+
+
+def test_targets_of_chats_are_told_and_shown(tmp_path: Path, capsys):
+    make(tmp_path / "tokenizer")
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": f"What is {n} + 1?"},
+                {"role": "assistant", "content": f"It is \x1b[31m\n{n + 1}."},
+            ]
+        }
+        for n in range(60)
+    ]
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    train = 'data = "chats.jsonl"\ntokenizer = "tokenizer"'
+    path = settings(tmp_path, train)
+    text = (
+        (tmp_path / "run.toml").read_text().replace("sequence_length = 24", "sequence_length = 63")
+    )
+    (tmp_path / "run.toml").write_text(text)
+
+    found = told(capsys, path, "--show", "1")
+    assert main(["data", path, "--show", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+
+    (row,) = found["rows"]
+    assert len(row["tokens"]) == len(row["targets"]) == 64
+    assert 0 < sum(row["targets"]) < 63
+    assert (
+        found["texts"][0]["train"]["documents"] + found["texts"][0]["held_out"]["documents"] == 60
+    )
+    assert f"row 0: 64 tokens, {sum(row['targets'])} targets (⟦so⟧)" in lines
+    assert "  | <|im_start|>assistant" in lines
+    assert "  | ⟦It is ?[31m⟧" in lines
+    assert any(line.startswith("  | ⟦") and line.endswith(".<|im_end|>⟧") for line in lines)

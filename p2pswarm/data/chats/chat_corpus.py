@@ -1,0 +1,193 @@
+"""The corpus of files whose rows are chats, or prompts with completions: prepared on disk once.
+
+Errors:  Unusable for a row that cannot be learnt from, with its file and number.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from p2pswarm.base.errors import Unusable, one_line
+from p2pswarm.data.chats.conversation import (
+    COMPLETION,
+    EXTRAS,
+    MESSAGES,
+    PROMPT,
+    SHARE_GPT,
+    Conversation,
+    is_chat,
+    row_of,
+)
+from p2pswarm.data.chats.targets import tokens_of_chat, tokens_of_completion
+from p2pswarm.data.chats.template import ChatTemplate
+from p2pswarm.data.documents import (
+    BATCH_ROWS,
+    LINE_BYTES_MAX,
+    parquet_file,
+    pyarrow_part,
+)
+from p2pswarm.data.held_out import is_held_out_document, warn_of_share
+from p2pswarm.data.row_formats.compression import row_ending, unpacked
+from p2pswarm.data.samples.corpus import Corpus
+from p2pswarm.data.sources import ARROW, JSON, JSON_LINES, PARQUET, FoundFiles
+from p2pswarm.data.token_file import PreparedDocument, stored_texts
+from p2pswarm.data.tokenizer import Tokenizer
+from p2pswarm.settings.train_config import TrainConfig
+
+RULE = "chats 1"  # rises when a row becomes other tokens
+DTYPE = np.dtype("<u4")
+FIELDS = (MESSAGES, SHARE_GPT, PROMPT, COMPLETION, *EXTRAS)
+REASON_CHARS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSource:
+    """The files of one text, and what writes their chats."""
+
+    train: TrainConfig
+    found: FoundFiles
+    tokenizer: Tokenizer | None
+    template: ChatTemplate | None
+    """None if no row needs one, or there is none."""
+
+    @property
+    def settings(self) -> str:
+        """Return what decides which tokens there are, and on which side."""
+        tokens = (
+            "bytes" if self.tokenizer is None else f"{self.tokenizer.digest} {self.tokenizer.end}"
+        )
+        template = "" if self.template is None else self.template.text
+        return f"{RULE} {self.train.held_out_share!r} {tokens} {template!r}"
+
+    def documents(self) -> Iterator[PreparedDocument]:
+        """Each row as it is stored."""
+        for file in self.found.paths:
+            for number, row in rows_of(file):
+                try:
+                    yield self._document(row)
+                except Unusable as error:
+                    raise Unusable(f"{file}: row {number}: {error}") from error
+
+    def _document(self, row: Mapping[str, Any]) -> PreparedDocument:
+        said, text = row_of(row), _bytes_of(row)
+        held_out = is_held_out_document(text, self.train.held_out_share)
+        if not isinstance(said, Conversation):
+            made = tokens_of_completion(said, self.tokenizer)
+        elif self.tokenizer is None or self.template is None:
+            raise Unusable("it is a chat, whose template needs a tokenizer: set train.tokenizer")
+        else:
+            made = tokens_of_chat(said, self.template, self.tokenizer)
+        return PreparedDocument(held_out, made.tokens.astype(DTYPE).tobytes(), made.text_bytes)
+
+
+def _bytes_of(row: Mapping[str, Any]) -> bytes:
+    """All that a row says, whichever file it is in: it decides which side the row is on."""
+    said = {name: row[name] for name in FIELDS if row.get(name) is not None}
+    return json.dumps(said, sort_keys=True, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def sides_of(found: FoundFiles, share: float) -> Iterator[tuple[bool, bytes]]:
+    """Each row, and whether it is held out."""
+    for file in found.paths:
+        for _, row in rows_of(file):
+            text = _bytes_of(row)
+            yield is_held_out_document(text, share), text
+
+
+def load_chats(source: ChatSource, *, cache: Path, seed: int, shape: tuple[int, int]) -> Corpus:
+    """The corpus of the source, tokenised once into `cache`; `shape` is rows, sequence length."""
+    data, files, settings = source.found.data, source.found.paths, source.settings
+    train, held_out = stored_texts(data, files, settings, cache, source.documents(), DTYPE)
+    share = source.train.held_out_share
+    if not len(train) or not len(held_out):
+        side = "held out" if len(train) else "trained on"
+        raise Unusable(f"{data}: no row is {side}: name more, or change train.held_out_share")
+    warn_of_share(data, train.text_bytes, held_out.text_bytes, share)
+    return Corpus(train, held_out, len(files), seed, *shape, held_out.text_bytes)
+
+
+def has_chats(found: FoundFiles, field: str) -> bool:
+    """Return whether rows are chats, or prompts with completions: the first one of all tells.
+
+    Rows that have the text `field` are documents, whatever else they have.
+    """
+    if not found.rows or row_ending(found.paths[0]) not in PARQUET | ARROW | JSON_ROWS:
+        return False
+    _, first = next(rows_of(found.paths[0]), (0, {}))
+    return field not in first and is_chat([name for name in first if first[name] is not None])
+
+
+JSON_ROWS = JSON_LINES | {JSON}
+
+
+def rows_of(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of a file, each with its number."""
+    ending = row_ending(file)
+    try:
+        yield from _column_rows(file, ending) if ending in PARQUET | ARROW else _lines(file)
+    except OSError as error:
+        reason = error.strerror or one_line(error, REASON_CHARS_MAX)
+        raise Unusable(f"{file}: cannot be read, mend or remove it: {reason}") from error
+
+
+def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with unpacked(file) as lines:
+        for number, line in enumerate(iter(lambda: lines.readline(LINE_BYTES_MAX + 1), b""), 1):
+            if len(line) > LINE_BYTES_MAX:
+                raise Unusable(
+                    f"{file}: row {number}: longer than {LINE_BYTES_MAX:,} bytes: split it"
+                )
+            if not line.strip():
+                continue
+            try:
+                found = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            except (ValueError, RecursionError) as error:
+                raise Unusable(f"{file}: row {number}: not JSON: remove or mend it") from error
+            if not isinstance(found, dict):
+                raise Unusable(f"{file}: row {number}: not an object")
+            yield number, found
+
+
+def _column_rows(file: Path, ending: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    number, errors = 0, pyarrow_part("lib")
+    try:
+        for batch in _parquet(file) if ending in PARQUET else _arrow(file):
+            for row in batch.to_pylist():
+                number += 1
+                yield number, row
+    except (errors.ArrowException, UnicodeDecodeError) as error:
+        reason = str(error).split("\n")[0]
+        raise Unusable(f"{file}: unreadable after row {number}, copy it again: {reason}") from error
+
+
+def _parquet(file: Path) -> Iterator[Any]:
+    with parquet_file(file) as table:
+        names = _wanted(table.schema_arrow.names)
+        yield from table.iter_batches(batch_size=BATCH_ROWS, columns=names)
+
+
+def _arrow(file: Path) -> Iterator[Any]:
+    arrow, ipc = pyarrow_part("lib"), pyarrow_part("ipc")
+    with arrow.memory_map(str(file)) as source:
+        try:
+            reader = ipc.open_stream(source)
+        except arrow.ArrowInvalid:
+            whole = ipc.open_file(source)
+            batches = (whole.get_batch(number) for number in range(whole.num_record_batches))
+        else:
+            batches = iter(reader)
+        for batch in batches:
+            part = batch.select(_wanted(batch.schema.names))
+            for start in range(0, part.num_rows, BATCH_ROWS):
+                yield part.slice(start, BATCH_ROWS)
+
+
+def _wanted(names: Sequence[str]) -> list[str]:
+    """The fields that a row is read by; all where none of them is there."""
+    once = Counter(names)
+    return [name for name in FIELDS if once[name] == 1] or list(names)

@@ -1,0 +1,143 @@
+"""Rows that are chats, or prompts with their completions: what they hold, and what is refused.
+
+A row has `messages`, or `prompt` and `completion`, which are texts or lists of messages, or
+`conversations` as ShareGPT writes them.
+
+Errors:  Unusable for a row that is none of these; whoever reads it adds the file and the number.
+"""
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from p2pswarm.base.errors import Unusable, one_line
+
+MESSAGES, PROMPT, COMPLETION, SHARE_GPT = "messages", "prompt", "completion", "conversations"
+ASSISTANT = "assistant"
+ROLES = ("system", "developer", "user", ASSISTANT, "tool", "function", "ipython")
+SHARE_GPT_ROLES = {
+    "human": "user",
+    "gpt": ASSISTANT,
+    "chatgpt": ASSISTANT,
+    "bing": ASSISTANT,
+    "bard": ASSISTANT,
+} | {role: role for role in ROLES}
+EXTRAS = ("tools", "chat_template_kwargs")
+SHOWN_CHARS = 40
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages; what the assistant says from one of them on is a target."""
+
+    messages: list[Message]
+    first_target: int = 0
+    """The first message that may be a target."""
+    tools: list[Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What the row tells the template (`chat_template_kwargs`)."""
+
+    @property
+    def answers(self) -> list[int]:
+        """The places of the messages that are targets."""
+        places = range(self.first_target, len(self.messages))
+        return [place for place in places if self.messages[place]["role"] == ASSISTANT]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A text, and the text after it that is a target."""
+
+    prompt: str
+    completion: str
+
+
+def is_chat(fields: Sequence[str]) -> bool:
+    """Return whether rows with these fields are chats, or prompts with completions."""
+    names = set(fields)
+    return bool(names & {MESSAGES, SHARE_GPT}) or {PROMPT, COMPLETION} <= names
+
+
+def row_of(row: Mapping[str, Any]) -> Conversation | Completion:
+    """What a row says."""
+    there = {name: value for name, value in row.items() if value is not None}
+    if MESSAGES in there:
+        return _conversation(_messages(there[MESSAGES], MESSAGES), 0, there)
+    if SHARE_GPT in there:
+        return _conversation(_of_share_gpt(there[SHARE_GPT]), 0, there)
+    if PROMPT not in there or COMPLETION not in there:
+        raise Unusable(f"it has no {MESSAGES!r}, and no {PROMPT!r} with a {COMPLETION!r}")
+    prompt, completion = there[PROMPT], there[COMPLETION]
+    if isinstance(prompt, str) and isinstance(completion, str):
+        if not completion:
+            raise Unusable(f"its {COMPLETION!r} is empty: there is nothing to learn")
+        return Completion(prompt, completion)
+    before = _messages(prompt, PROMPT)
+    return _conversation([*before, *_messages(completion, COMPLETION)], len(before), there)
+
+
+def _conversation(messages: list[Message], first: int, row: Mapping[str, Any]) -> Conversation:
+    for place, (message, following) in enumerate(itertools.pairwise(messages)):
+        if message["role"] == following["role"] == ASSISTANT:
+            raise Unusable(f"messages {place} and {place + 1} are both of the assistant: join them")
+    tools = _read(row.get("tools"), "tools", list)
+    options = _read(row.get("chat_template_kwargs"), "chat_template_kwargs", dict) or {}
+    made = Conversation(messages, first, tools, options)
+    if not made.answers:
+        raise Unusable("the assistant says nothing in it: there is nothing to learn")
+    return made
+
+
+def _read(value: object, name: str, kind: type) -> Any:
+    """A value, which tables have as its JSON text."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise Unusable(f"its {name!r} is not JSON: {one_line(error, SHOWN_CHARS)}") from error
+    if value is not None and not isinstance(value, kind):
+        raise Unusable(f"its {name!r} is no {'list' if kind is list else 'object'}")
+    return value
+
+
+def _messages(value: object, name: str) -> list[Message]:
+    found = _read(value, name, list) or []
+    if not found:
+        raise Unusable(f"its {name!r} has no messages")
+    return [_message(each, name, place) for place, each in enumerate(found)]
+
+
+def _message(value: object, name: str, place: int) -> Message:
+    where = f"message {place} of {name!r}"
+    if not isinstance(value, dict):
+        raise Unusable(f"{where} is no object with 'role' and 'content'")
+    message = {key: each for key, each in value.items() if each is not None}
+    role = message.get("role")
+    if role not in ROLES:
+        shown = repr(role)[:SHOWN_CHARS]
+        raise Unusable(f"{where} has the role {shown}; there are: {', '.join(ROLES)}")
+    content = message.setdefault("content", "" if message.get("tool_calls") else None)
+    if not isinstance(content, str | list):
+        raise Unusable(f"the 'content' of {where} is no text")
+    return message
+
+
+def _of_share_gpt(value: object) -> list[Message]:
+    found = _read(value, SHARE_GPT, list) or []
+    messages: list[Message] = []
+    for place, each in enumerate(found):
+        where = f"message {place} of {SHARE_GPT!r}"
+        if not isinstance(each, dict) or not isinstance(each.get("value"), str):
+            raise Unusable(f"{where} has no text 'value'")
+        role = SHARE_GPT_ROLES.get(str(each.get("from")))
+        if role is None:
+            shown = repr(each.get("from"))[:SHOWN_CHARS]
+            raise Unusable(f"{where} is from {shown}; there are: human, gpt, system")
+        messages.append({"role": role, "content": each["value"]})
+    if not messages:
+        raise Unusable(f"its {SHARE_GPT!r} has no messages")
+    return messages

@@ -1,0 +1,83 @@
+"""Conversations and completions as tokens, with marks on all that is no target.
+
+A text is encoded once, and as a whole: tokens of parts that are encoded apart are others. A token
+is a target if any of its characters is.
+
+Errors:  Unusable for a row in which nothing can be learnt, or that would forge a special token.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.data.chats.conversation import Completion, Conversation
+from p2pswarm.data.chats.template import ChatTemplate
+from p2pswarm.data.rows import end_of
+from p2pswarm.data.samples.corpus import Tokens
+from p2pswarm.data.samples.target_marks import marked_document
+from p2pswarm.data.tokenizer import Tokenizer
+
+
+class TokenisedRow(NamedTuple):
+    """A row as a document."""
+
+    tokens: NDArray[np.int32]
+    """With marks."""
+    text_bytes: int
+    """Of what they stand for."""
+
+
+def tokens_of_chat(
+    chat: Conversation, template: ChatTemplate, tokenizer: Tokenizer
+) -> TokenisedRow:
+    """The tokens of a conversation; `tokenizer` reads special tokens, which the template writes."""
+    special = tokenizer.special_names
+    for place, message in enumerate(chat.messages):
+        for text in _texts_of(message["content"]):
+            forged = next((name for name in special if name in text), None)
+            if forged is not None:
+                raise Unusable(
+                    f"message {place} has {forged!r} in it, which is a special token: remove it"
+                )
+    written = template.write(chat, special)
+    tokens, places = tokenizer.encode_with_places(written.text)
+    targets = np.zeros(len(tokens), dtype=bool)
+    begins, ends = (np.array(side) for side in zip(*places, strict=True))
+    for begin, end in written.answers:
+        targets |= (begins < end) & (ends > begin)
+    if not np.isin(tokens[targets], list(special.values())).any():
+        raise Unusable(
+            "the template marks no token that ends a turn as what the assistant says: nothing "
+            "would teach the model to stop: name another in train.chat_template"
+        )
+    return TokenisedRow(marked_document(tokens, targets), len(written.text.encode()))
+
+
+def _texts_of(content: object) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    blocks = content if isinstance(content, list) else []
+    return [str(block.get("text", "")) for block in blocks if isinstance(block, dict)]
+
+
+def tokens_of_completion(row: Completion, tokenizer: Tokenizer | None) -> TokenisedRow:
+    """The tokens of a prompt and its completion, and the one that ends a document.
+
+    The completion begins where the tokens of the prompt alone part from those of both.
+    """
+    texts = [text.encode("utf-8", "replace") for text in (row.prompt, row.prompt + row.completion)]
+    prompt, both = _encoded(texts, tokenizer)
+    tokens = np.concatenate([both, end_of(tokenizer)])
+    shared = min(len(prompt), len(both))
+    differing = np.flatnonzero(prompt[:shared] != both[:shared])
+    first = int(differing[0]) if len(differing) else shared
+    return TokenisedRow(marked_document(tokens, np.arange(len(tokens)) >= first), len(texts[1]))
+
+
+def _encoded(texts: Sequence[bytes], tokenizer: Tokenizer | None) -> list[Tokens]:
+    if tokenizer is not None:
+        return tokenizer.encode(texts)
+    return [np.frombuffer(each, dtype=np.uint8) for each in texts]

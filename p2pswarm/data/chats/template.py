@@ -1,0 +1,180 @@
+"""Chat templates: the text of a conversation, and which of its characters the assistant says.
+
+A template may mark what an assistant says (`{% generation %}`). Hardly any published one does. Then
+each answer is found by rendering the conversation a second time with names in place of answers:
+an answer begins behind what the template writes to have one generated, and ends with the special
+token that ends its turn.
+
+The library renders, in jinja's sandbox and with its own variables.
+
+Errors:  Unusable for a template that is missing, or that cannot write a conversation.
+"""
+
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from p2pswarm.base.errors import Unusable, missing_extra, one_line
+from p2pswarm.base.files import read_small
+from p2pswarm.data.chats.conversation import Conversation
+
+LIBRARY = "transformers"
+TEMPLATE_BYTES_MAX = 256 << 10  # the longest that is published has 30 KB
+REASON_CHARS_MAX = 200
+GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+NAME = "P2PSWARMANSWER{}X7F3A"
+REMEDY = "name a template with {% generation %} in train.chat_template"
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenChat:
+    """A conversation as a template writes it."""
+
+    text: str
+    answers: tuple[Span, ...]
+    """What the assistant says, from a character to another."""
+
+
+class ChatTemplate:
+    """A template, with the names of special tokens that it may write."""
+
+    def __init__(self, text: str, where: str, names: Mapping[str, Any]) -> None:
+        """`names`: the template's variables, such as bos_token."""
+        self.text, self._where, self._names = text, where, names
+        self.marks = GENERATION.search(text) is not None
+        """True if it says by itself what the assistant says."""
+        self._prompts: dict[str, str] = {}
+        """What is written before an answer, by the row's options."""
+
+    def write(self, chat: Conversation, special: Mapping[str, int]) -> WrittenChat:
+        """The text of a conversation, and its answers; `special`: names of special tokens."""
+        if self.marks:
+            return self._marked(chat)
+        text = self._render(chat, chat.messages)
+        plain = [chat.messages[place] for place in chat.answers]
+        if any(m.get("tool_calls") or not isinstance(m["content"], str) for m in plain):
+            raise Unusable(f"{self._where} does not mark tool calls and blocks: {REMEDY}")
+        named = list(chat.messages)
+        for place in chat.answers:
+            named[place] = named[place] | {"content": NAME.format(place)}
+        pieces = re.split(NAME.format(r"\d+"), self._render(chat, named))
+        answers = [message["content"] for message in plain]
+        for contents in (answers, [answer.strip() for answer in answers]):
+            spans = self._spans(chat, text, pieces, contents, special)
+            if spans is not None:
+                return WrittenChat(text, spans)
+        raise Unusable(f"{self._where} changes what the assistant says: {REMEDY}")
+
+    def _marked(self, chat: Conversation) -> WrittenChat:
+        text, found = self._called(chat, chat.messages, return_assistant_tokens_mask=True)
+        said = sum(message["role"] == "assistant" for message in chat.messages)
+        spans = [(int(begin), int(end)) for begin, end in found[0]]
+        if chat.first_target:
+            if len(spans) != said:
+                raise Unusable(f"{self._where} marks {len(spans)} of {said} answers")
+            spans = spans[said - len(chat.answers) :]
+        return WrittenChat(text[0], tuple(spans))
+
+    def _spans(
+        self,
+        chat: Conversation,
+        text: str,
+        pieces: list[str],
+        contents: list[str],
+        special: Mapping[str, int],
+    ) -> tuple[Span, ...] | None:
+        """Where the answers are, each with the end of its turn; None if the text lacks them."""
+        whole = pieces[0] + "".join(a + b for a, b in zip(contents, pieces[1:], strict=False))
+        if len(pieces) != len(contents) + 1 or whole != text:
+            return None
+        spans, place = list[Span](), 0
+        for before, content, after in zip(pieces[:-1], contents, pieces[1:], strict=True):
+            place += len(before)
+            prompt = self._prompt(chat)
+            begin = text.rfind(prompt, 0, place) + len(prompt) if prompt in text[:place] else place
+            place += len(content)
+            ends = [(at, -len(name)) for name in special if (at := after.find(name)) >= 0]
+            if not ends:
+                raise Unusable(
+                    f"{self._where} writes no token that ends a turn: nothing would teach the "
+                    f"model to stop: {REMEDY}"
+                )
+            at, length = min(ends)
+            spans.append((begin, place + at - length))
+        return tuple(spans)
+
+    def _prompt(self, chat: Conversation) -> str:
+        """What the template writes to have an answer generated; the same for all of a text."""
+        key = repr(sorted(chat.options.items())) + repr(chat.tools is None)
+        if key not in self._prompts:
+            before = chat.messages[: chat.answers[0]]
+            prompt = ""
+            if before:
+                plain = self._render(chat, before)
+                asked = self._render(chat, before, add_generation_prompt=True)
+                prompt = asked[len(plain) :] if asked.startswith(plain) else ""
+            self._prompts = {key: prompt}
+        return self._prompts[key]
+
+    def _render(self, chat: Conversation, messages: list[dict[str, Any]], **how: bool) -> str:
+        return str(self._called(chat, messages, **how)[0][0])
+
+    def _called(self, chat: Conversation, messages: list[dict[str, Any]], **how: bool) -> Any:
+        names = {**self._names, **chat.options}
+        try:
+            return _library().render_jinja_template(
+                [messages], tools=chat.tools, chat_template=self.text, **how, **names
+            )
+        except Exception as error:  # as many kinds as jinja and templates have
+            reason = one_line(error, REASON_CHARS_MAX)
+            raise Unusable(f"{self._where} cannot write it: {reason}") from error
+
+
+def read_template(folder: Path | None, file: Path | None) -> ChatTemplate:
+    """The template of a tokenizer's folder, or of `file`, with the folder's special tokens."""
+    names: dict[str, Any] = {}
+    text = None
+    if folder is not None:
+        made = importlib.import_module(LIBRARY).AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+        names = dict(made.special_tokens_map)
+        text = _of_tokenizer(made, folder) if file is None else None
+    if file is not None:
+        data = read_small(file, TEMPLATE_BYTES_MAX, "it is no chat template")
+        text = data.decode("utf-8", "replace")
+    if not text:
+        raise Unusable(
+            f"{folder or 'the tokenizer'}: has no chat template: name one in train.chat_template, "
+            "or the tokenizer of a model that chats"
+        )
+    where = str(file or folder)
+    if len(text.encode()) > TEMPLATE_BYTES_MAX:
+        raise Unusable(f"{where}: a chat template of more than {TEMPLATE_BYTES_MAX:,} bytes")
+    return ChatTemplate(text, f"the chat template of {where}", names)
+
+
+def _of_tokenizer(made: Any, folder: Path) -> str | None:
+    try:
+        found = made.get_chat_template()
+    except ValueError as error:
+        if made.chat_template is None:
+            return None
+        reason = one_line(error, REASON_CHARS_MAX)
+        raise Unusable(f"{folder}: its chat template cannot be chosen: {reason}") from error
+    return str(found)
+
+
+def _library() -> ModuleType:
+    try:
+        return importlib.import_module(f"{LIBRARY}.utils.chat_template_utils")
+    except ImportError as error:
+        raise missing_extra(
+            "chats are written by a template, which takes transformers", "hf"
+        ) from error

@@ -1,0 +1,201 @@
+"""Rows of whole documents: nothing is cut but what is longer than a row, and nothing is repeated.
+
+Documents are packed into rows by best fit decreasing: the longest first, each into the row with
+the least room that has enough. What is left of a row is padding, which is no target. Packing
+depends on lengths alone, so it is made once; each epoch has all rows once, in another order.
+
+Shapes:  tokens_S of a row, with marks (`target_marks.py`).
+Source:  best fit decreasing: Johnson, "Near-optimal bin packing algorithms", MIT 1973; 11/9 of the
+         fewest rows, and a few more.
+"""
+
+import bisect
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.data.samples.corpus import Corpus, Tokens, TokenText
+from p2pswarm.data.samples.mixture import MixedCorpus, Orders, order_of
+from p2pswarm.data.samples.target_marks import BEGIN, IDS, NO_TARGET
+
+log = logging.getLogger(__name__)
+
+SCAN_TOKENS = 1 << 20  # read at a time
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRows:
+    """Which documents lie in which row."""
+
+    documents: NDArray[np.int64]
+    """Row after row."""
+    starts: NDArray[np.int64]
+    """Where each row begins in `documents`; the last number is their count."""
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, row: int) -> NDArray[np.int64]:
+        return self.documents[self.starts[row] : self.starts[row + 1]]
+
+
+def best_fit(lengths: Sequence[int], capacity: int) -> PackedRows:
+    """Rows of `capacity` tokens for documents of these lengths, each from 1 to `capacity`."""
+    order = sorted(range(len(lengths)), key=lambda document: (-lengths[document], document))
+    rows: list[list[int]] = []
+    rooms: list[int] = []  # that some row has, in ascending order
+    rows_of: dict[int, list[int]] = {}
+    for document in order:
+        length = lengths[document]
+        place = bisect.bisect_left(rooms, length)
+        if place < len(rooms):
+            room = rooms[place]
+            row = rows_of[room].pop()
+            if not rows_of[room]:
+                del rows_of[room], rooms[place]
+        else:
+            room, row = capacity, len(rows)
+            rows.append([])
+        rows[row].append(document)
+        if left := room - length:
+            if left not in rows_of:
+                rows_of[left] = []
+                bisect.insort(rooms, left)
+            rows_of[left].append(row)
+    counts = np.cumsum([0, *map(len, rows)])
+    flat = [document for row in rows for document in row]
+    return PackedRows(np.array(flat, dtype=np.int64), counts.astype(np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class WholeSide:
+    """One side of a text, to train on or held out."""
+
+    text: TokenText
+    begins: NDArray[np.int64]
+    """Where each document begins that has a target within a row's length."""
+    lengths: NDArray[np.int64]
+    """Of at most a row's length."""
+    rows: PackedRows
+    targets: int
+    without: int
+    """How many documents were left out, because no target is within a row's length."""
+    cut: int
+    """How many are longer than a row, and end with it."""
+    orders: Orders = field(default_factory=OrderedDict, compare=False)
+
+    @classmethod
+    def of(cls, text: TokenText, capacity: int) -> "WholeSide":
+        """Read a text whose documents begin with a mark, and pack it."""
+        begins, targets = [], []
+        for start in range(0, len(text), SCAN_TOKENS):
+            part = text[start : start + SCAN_TOKENS]
+            begins.append(np.flatnonzero(part & BEGIN) + start)
+            targets.append(np.flatnonzero(part & NO_TARGET == 0) + start)
+        found = np.concatenate(begins or [np.zeros(0, dtype=np.int64)])
+        places = np.concatenate(targets or [np.zeros(0, dtype=np.int64)])
+        ends = np.append(found[1:], len(text))
+        stops = np.minimum(ends, found + capacity)
+        counts = np.searchsorted(places, stops) - np.searchsorted(places, found)
+        kept = counts > 0
+        begins_kept, lengths = found[kept], (stops - found)[kept]
+        return cls(
+            text,
+            begins_kept,
+            lengths,
+            best_fit(lengths.tolist(), capacity),
+            targets=int(counts.sum()),
+            without=int(np.count_nonzero(~kept)),
+            cut=int(np.count_nonzero(ends[kept] > stops[kept])),
+        )
+
+    def row(self, number: int, key: str, capacity: int, padding: int) -> Tokens:
+        """A row; each comes once an epoch."""
+        epoch, place = divmod(number, len(self.rows))
+        documents = self.rows[order_of(self.orders, f"{key}:{epoch}", place, len(self.rows))]
+        return self.filled(documents, capacity, padding)
+
+    def filled(self, documents: NDArray[np.int64], capacity: int, padding: int) -> Tokens:
+        """Documents one after another, and padding."""
+        tokens = np.full(capacity, padding | NO_TARGET, dtype=np.int32)
+        place = 0
+        for document in documents.tolist():
+            begin, length = int(self.begins[document]), int(self.lengths[document])
+            tokens[place : place + length] = self.text[begin : begin + length] & (IDS | NO_TARGET)
+            place += length
+        return tokens
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WholeCorpus(Corpus):
+    """Whole documents, each once an epoch; which tokens are targets stands in the text."""
+
+    train_side: WholeSide
+    held_out_side: WholeSide
+    padding: int
+    """The token that fills rows; no target."""
+
+    def sample(self, number: int) -> Tokens:
+        """tokens_S of a row to train on."""
+        return self.train_side.row(number, f"{self.seed}", self._capacity, self.padding)
+
+    def held_out_sample(self, number: int) -> Tokens:
+        """tokens_S of a row that is never trained on."""
+        return self.held_out_side.row(number, f"held:{self.seed}", self._capacity, self.padding)
+
+    def held_out_rows(self, tokens_max: int) -> Iterator[Tokens]:
+        """Rows of about `tokens_max` tokens, spread evenly over the held-out text."""
+        side, length = self.held_out_side, self.sequence_length
+        taken = min(len(side.rows), max(1, tokens_max // length))
+        numbers = (number * len(side.rows) // taken for number in range(taken))
+        return (side.filled(side.rows[n], self._capacity, self.padding) for n in numbers)
+
+    @property
+    def _capacity(self) -> int:
+        return self.sequence_length + 1
+
+
+def whole(corpus: Corpus, padding: int) -> Corpus:
+    """The same text in rows of whole documents; Unusable if a side has no target."""
+    if isinstance(corpus, MixedCorpus):
+        return replace(corpus, texts=tuple(whole(each, padding) for each in corpus.texts))
+    capacity = corpus.sequence_length + 1
+    sides = {
+        kind: WholeSide.of(text, capacity)
+        for kind, text in (("training", corpus.train), ("held-out", corpus.held_out))
+    }
+    for kind, side in sides.items():
+        if not len(side.rows):
+            raise Unusable(
+                f"no document of the {kind} text has a target within its first {capacity:,} "
+                "tokens: raise run.model.sequence_length, name more text, or change "
+                "train.held_out_share"
+            )
+        for count, what in (
+            (side.without, "have no target within a row, and are passed over"),
+            (side.cut, "are longer than a row, and cut at its end"),
+        ):
+            if count:
+                log.warning(
+                    "%d of %d %s documents %s (a row has %d tokens)",
+                    count,
+                    len(side.begins) + side.without,
+                    kind,
+                    what,
+                    capacity,
+                )
+    texts, counts = (corpus.train, corpus.held_out), (corpus.files, corpus.seed, corpus.rows)
+    return WholeCorpus(
+        *texts,
+        *counts,
+        corpus.sequence_length,
+        corpus.held_out_bytes,
+        train_side=sides["training"],
+        held_out_side=sides["held-out"],
+        padding=padding,
+    )

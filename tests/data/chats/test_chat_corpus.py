@@ -1,0 +1,170 @@
+import gzip
+import json
+import logging
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from data.chats.chat_folders import learnt, make, read
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.data.chats.chat_corpus import ChatSource, has_chats, load_chats, rows_of, sides_of
+from p2pswarm.data.samples.target_marks import BEGIN
+from p2pswarm.data.samples.whole_corpus import whole
+from p2pswarm.data.sources import files_of
+from p2pswarm.settings.train_config import TrainConfig
+
+
+def rows(count: int = 40) -> list[dict]:
+    return [
+        {
+            "id": number,
+            "messages": [
+                {"role": "user", "content": f"What is {number} + {number}?"},
+                {"role": "assistant", "content": f"It is {2 * number}."},
+            ],
+        }
+        for number in range(count)
+    ]
+
+
+def lines(path: Path, found: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in found))
+    return path
+
+
+def packed_lines(path: Path, found: list[dict]) -> Path:
+    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in found).encode()))
+    return path
+
+
+def parquet(path: Path, found: list[dict]) -> Path:
+    pa.parquet.write_table(pa.Table.from_pylist(found), path)
+    return path
+
+
+def arrow(path: Path, found: list[dict]) -> Path:
+    table = pa.Table.from_pylist(found)
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table)
+    return path
+
+
+KINDS = {"a.jsonl": lines, "a.jsonl.gz": packed_lines, "a.parquet": parquet, "a.arrow": arrow}
+
+
+def source_of(path: Path, folder: Path, *, share: float = 0.2) -> ChatSource:
+    train = TrainConfig(data=path, held_out_share=share)
+    tokenizer, template = read(make(folder))
+    return ChatSource(train, files_of(path), tokenizer, template)
+
+
+def stored(path: Path, tmp_path: Path) -> list[bytes]:
+    documents = source_of(path, tmp_path / "tokenizer").documents()
+    return [(one.held_out, one.written, one.text_bytes) for one in documents]
+
+
+def test_every_kind_of_file_has_the_same_documents_on_the_same_sides(tmp_path):
+    found = [stored(write(tmp_path / name, rows()), tmp_path) for name, write in KINDS.items()]
+
+    assert found == [found[0]] * len(KINDS)
+    assert 0 < sum(held_out for held_out, *_ in found[0]) < 40
+    sides = [held_out for held_out, _ in sides_of(files_of(tmp_path / "a.jsonl"), 0.2)]
+    assert sides == [held_out for held_out, *_ in found[0]]
+
+
+def test_what_is_trained_on_are_the_answers(tmp_path):
+    source = source_of(lines(tmp_path / "a.jsonl", rows()), tmp_path / "tokenizer")
+
+    corpus = load_chats(source, cache=tmp_path / "cache", seed=1, shape=(2, 63))
+    made = whole(corpus, padding=4)
+
+    assert made.counted
+    rows_there = len(made.train_side.rows)
+    answers = {
+        answer
+        for number in range(rows_there)
+        for answer in learnt(made.sample(number), source.tokenizer)
+    }
+    held_out = set(learnt(made.held_out[:].astype(int) & ~BEGIN, source.tokenizer))
+    assert answers | held_out == {f"It is {2 * number}.<|im_end|>" for number in range(40)}
+    assert not answers & held_out
+
+
+def test_prepared_chats_are_read_again_and_another_template_makes_others(tmp_path, monkeypatch):
+    path, cache = lines(tmp_path / "a.jsonl", rows()), tmp_path / "cache"
+    source = source_of(path, tmp_path / "tokenizer")
+    first = load_chats(source, cache=cache, seed=1, shape=(2, 63))
+
+    def unread(self):
+        yield 1 / 0
+
+    monkeypatch.setattr(ChatSource, "documents", unread)
+
+    assert load_chats(source, cache=cache, seed=1, shape=(2, 63)).digest() == first.digest()
+
+    template = tmp_path / "other"
+    make(template, "{{ bos_token }}" + source.template.text)
+    other = ChatSource(source.train, source.found, *read(template))
+    with pytest.raises(ZeroDivisionError):
+        load_chats(other, cache=cache, seed=1, shape=(2, 63))
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ('{"messages": [{"role": "user"', "row 41: not JSON"),
+        ("[1, 2]", "row 41: not an object"),
+        ('{"text": "hello"}', "row 41: it has no 'messages'"),
+        ('{"messages": [{"role": "user", "content": "x"}]}', "row 41: the assistant says nothing"),
+    ],
+)
+def test_a_row_that_is_wrong_is_named_by_its_number(tmp_path, row, why):
+    path = lines(tmp_path / "a.jsonl", rows())
+    with path.open("a") as file:
+        file.write(row + "\n")
+
+    with pytest.raises(Unusable, match=f"a.jsonl: {why}"):
+        list(source_of(path, tmp_path / "tokenizer").documents())
+
+
+def test_a_chat_without_a_tokenizer_asks_for_one(tmp_path):
+    path = lines(tmp_path / "a.jsonl", rows())
+    source = ChatSource(TrainConfig(data=path), files_of(path), None, None)
+
+    with pytest.raises(Unusable, match=r"row 1: it is a chat, .* set train\.tokenizer"):
+        list(source.documents())
+
+
+def test_completions_need_no_template(tmp_path):
+    found = [{"prompt": f"{n}+{n}=", "completion": f"{2 * n}"} for n in range(40)]
+    path = lines(tmp_path / "a.jsonl", found)
+    source = ChatSource(TrainConfig(data=path, held_out_share=0.2), files_of(path), None, None)
+
+    made = whole(load_chats(source, cache=tmp_path / "cache", seed=1, shape=(2, 31)), 0)
+
+    assert len(made.train_side.rows) + len(made.held_out_side.rows) < 20
+
+
+def test_which_files_have_chats(tmp_path):
+    for name, write in KINDS.items():
+        assert has_chats(files_of(write(tmp_path / name, rows(3))), "text")
+    both = [{"text": "hello", "messages": []}]
+    assert not has_chats(files_of(lines(tmp_path / "b.jsonl", both)), "text")
+    (tmp_path / "c.csv").write_text("prompt,completion\n1,2\n")
+    assert not has_chats(files_of(tmp_path / "c.csv"), "text")
+
+
+def test_columns_that_nobody_reads_are_not_read(tmp_path):
+    path = parquet(tmp_path / "a.parquet", rows(2))
+
+    assert [sorted(row) for _, row in rows_of(path)] == [["messages"]] * 2
+
+
+def test_one_side_without_a_row_is_refused(tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    source = source_of(lines(tmp_path / "a.jsonl", rows(1)), tmp_path / "tokenizer")
+
+    with pytest.raises(Unusable, match=r"no row is (held out|trained on)"):
+        load_chats(source, cache=tmp_path / "cache", seed=1, shape=(2, 63))

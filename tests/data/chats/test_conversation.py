@@ -1,0 +1,81 @@
+import json
+
+import pytest
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.data.chats.conversation import Completion, is_chat, row_of
+
+USER = {"role": "user", "content": "2+2?"}
+ANSWER = {"role": "assistant", "content": "4"}
+
+
+def test_messages_say_who_answers():
+    made = row_of({"messages": [USER, ANSWER, USER, ANSWER], "tools": None, "id": 7})
+
+    assert made.answers == [1, 3]
+    assert made.tools is None
+
+
+def test_tables_have_messages_and_tools_as_text_and_columns_that_are_null():
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    messages = [{**USER, "name": None}, {**ANSWER, "tool_calls": None}]
+
+    made = row_of({"messages": json.dumps(messages), "tools": json.dumps(tools), "prompt": None})
+
+    assert made.messages == [USER, ANSWER]
+    assert made.tools == tools
+
+
+def test_a_call_of_a_tool_needs_no_content():
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": {}}}]}
+
+    assert row_of({"messages": [USER, call]}).messages[1]["content"] == ""
+
+
+def test_share_gpt_is_read_as_messages():
+    row = {"conversations": [{"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4"}]}
+
+    assert row_of(row).messages == [USER, ANSWER]
+
+
+def test_a_prompt_may_be_text_or_messages():
+    assert row_of({"prompt": "2+2=", "completion": "4"}) == Completion("2+2=", "4")
+    made = row_of({"prompt": [USER, ANSWER, USER], "completion": [ANSWER]})
+    assert made.answers == [3]
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"text": "x"}, "it has no 'messages', and no 'prompt' with a 'completion'"),
+        ({"prompt": "x"}, "no 'prompt' with a 'completion'"),
+        ({"prompt": "x", "completion": ""}, "'completion' is empty"),
+        ({"prompt": "x", "completion": [ANSWER]}, "its 'prompt' is not JSON"),
+        ({"messages": []}, "'messages' has no messages"),
+        ({"messages": "hello"}, "'messages' is not JSON"),
+        ({"messages": "3"}, "'messages' is no list"),
+        ({"messages": ["hello"]}, "message 0 of 'messages' is no object"),
+        ({"messages": [USER]}, "the assistant says nothing"),
+        ({"messages": [USER, ANSWER, ANSWER]}, "messages 1 and 2 are both of the assistant"),
+        ({"messages": [{"role": "bot", "content": "x"}]}, "has the role 'bot'; there are: system"),
+        ({"messages": [{"content": "x"}]}, "has the role None"),
+        ({"messages": [{"role": "user"}]}, "the 'content' of message 0 of 'messages' is no text"),
+        ({"messages": [{"role": "user", "content": 4}]}, "is no text"),
+        ({"messages": [USER, ANSWER], "tools": "{"}, "'tools' is not JSON"),
+        ({"messages": [USER, ANSWER], "tools": {}}, "'tools' is no list"),
+        ({"messages": [USER, ANSWER], "chat_template_kwargs": []}, "is no object"),
+        ({"conversations": [{"from": "me", "value": "x"}]}, "is from 'me'; there are: human, gpt"),
+        ({"conversations": [{"from": "gpt"}]}, "has no text 'value'"),
+        ({"conversations": []}, "'conversations' has no messages"),
+    ],
+)
+def test_a_row_that_cannot_be_learnt_from_says_why(row, why):
+    with pytest.raises(Unusable, match=why):
+        row_of(row)
+
+
+def test_which_rows_are_chats():
+    assert is_chat(["id", "messages"])
+    assert is_chat(["conversations"])
+    assert is_chat(["prompt", "completion"])
+    assert not is_chat(["prompt", "text"])

@@ -1,0 +1,126 @@
+import logging
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.data.samples.corpus import Corpus
+from p2pswarm.data.samples.mixture import mixed
+from p2pswarm.data.samples.target_marks import IDS, NO_TARGET, marked_document, targets_in
+from p2pswarm.data.samples.whole_corpus import WholeCorpus, best_fit, whole
+
+CAPACITY = 8
+PAD = 255
+
+
+@given(st.lists(st.integers(1, CAPACITY)))
+def test_each_document_lies_in_one_row_and_no_row_is_too_full(lengths):
+    rows = best_fit(lengths, CAPACITY)
+
+    assert sorted(rows.documents.tolist()) == list(range(len(lengths)))
+    filled = [sum(lengths[document] for document in rows[row]) for row in range(len(rows))]
+    assert all(0 < each <= CAPACITY for each in filled)
+    assert len(rows) <= 11 / 9 * (sum(lengths) / CAPACITY) + 1 + len(lengths) / 2
+    emptiest = sorted(filled)[:2]
+    assert len(emptiest) < 2 or sum(emptiest) > CAPACITY, "two rows would fit in one"
+
+
+def document(number: int, length: int, prompt: int = 1) -> np.ndarray:
+    """Its tokens are all its number; after the prompt they are targets."""
+    tokens = np.full(length, number)
+    return marked_document(tokens, np.arange(length) >= prompt)
+
+
+def text(*documents: np.ndarray) -> np.ndarray:
+    return np.concatenate(documents).astype("<u4")
+
+
+def corpus(train: np.ndarray, held_out: np.ndarray | None = None, seed: int = 1) -> Corpus:
+    held_out = text(document(200, 5)) if held_out is None else held_out
+    return Corpus(train, held_out, 1, seed, rows=2, sequence_length=CAPACITY - 1)
+
+
+LENGTHS = {number: 2 + number * 5 % 7 for number in range(1, 40)}
+
+
+def made() -> WholeCorpus:
+    found = whole(corpus(text(*(document(n, length) for n, length in LENGTHS.items()))), PAD)
+    assert isinstance(found, WholeCorpus)
+    return found
+
+
+def test_each_epoch_has_every_document_once_whole():
+    found = made()
+    rows = len(found.train_side.rows)
+    for epoch in range(3):
+        seen: Counter[int] = Counter()
+        for number in range(epoch * rows, (epoch + 1) * rows):
+            seen.update((found.sample(number) & IDS).tolist())
+        del seen[PAD]
+        assert seen == Counter(LENGTHS)
+    orders = [[found.sample(e * rows + n).tolist() for n in range(rows)] for e in range(2)]
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1])
+
+
+def test_a_row_is_int32_and_its_padding_and_first_tokens_are_no_targets():
+    found = made()
+    for number in range(len(found.train_side.rows)):
+        row = found.sample(number)
+        assert (row.dtype, len(row)) == (np.int32, CAPACITY)
+        begins = np.flatnonzero(np.diff(row & IDS, prepend=-1))
+        assert all(row[begins] & NO_TARGET)
+        assert all(row[(row & IDS) == PAD] & NO_TARGET)
+        assert targets_in(row[np.newaxis]) == CAPACITY - len(begins) - sum(row & IDS == PAD) + (
+            (row & IDS == PAD).any()
+        )
+        assert row.max() < 2 * NO_TARGET, "the mark of a document's begin stays in the text"
+
+
+def test_a_document_that_is_too_long_ends_with_its_row_and_one_without_targets_is_left_out(caplog):
+    caplog.set_level(logging.WARNING)
+
+    found = whole(corpus(text(document(1, 20), document(2, 20, 9), document(3, 3, 3))), PAD)
+
+    assert len(found.train_side.rows) == 1
+    assert (found.sample(0) & IDS).tolist() == [1] * CAPACITY
+    assert (
+        "2 of 3 training documents have no target within a row, and are passed over" in caplog.text
+    )
+    assert "1 of 3 training documents are longer than a row, and cut at its end" in caplog.text
+
+
+def test_a_text_without_a_target_in_reach_is_refused():
+    with pytest.raises(Unusable, match="no document of the training text has a target within its"):
+        whole(corpus(text(document(2, 20, 9))), PAD)
+
+
+def test_held_out_rows_are_other_documents():
+    held_out = text(*(document(n, 5) for n in range(100, 120)))
+    found = whole(corpus(text(document(1, 8)), held_out), PAD)
+
+    assert set((found.held_out_sample(3) & IDS).tolist()) <= {*range(100, 120), PAD}
+    rows = list(found.held_out_rows(30))
+    assert len(rows) == 30 // (CAPACITY - 1)
+    assert len({tuple(row.tolist()) for row in rows}) == len(rows)
+
+
+def test_texts_of_a_mixture_keep_their_rows_whole():
+    texts = [corpus(text(document(n, 8))) for n in (1, 2)]
+
+    found = whole(mixed(texts, [0.5, 0.5]), PAD)
+
+    assert {int(found.sample(n)[0] & IDS) for n in range(20)} == {1, 2}
+
+
+def test_the_same_seed_has_the_same_rows_and_another_one_others():
+    def rows(seed: int) -> list:
+        documents = text(*(document(n, length) for n, length in LENGTHS.items()))
+        found = whole(corpus(documents, seed=seed), PAD)
+        return [found.sample(number).tolist() for number in range(9)]
+
+    assert rows(1) == rows(1)
+    assert rows(1) != rows(2)
