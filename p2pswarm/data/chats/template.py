@@ -93,20 +93,21 @@ class ChatTemplate:
         whole = pieces[0] + "".join(a + b for a, b in zip(contents, pieces[1:], strict=False))
         if len(pieces) != len(contents) + 1 or whole != text:
             return None
-        spans, place = list[Span](), 0
+        spans, place, prompt = list[Span](), 0, self._prompt(chat)
+        last = pieces[-1] if chat.answers[-1] == len(chat.messages) - 1 else ""
+        turn_end = _special_run(last, special)
         for before, content, after in zip(pieces[:-1], contents, pieces[1:], strict=True):
-            place += len(before)
-            prompt = self._prompt(chat)
-            begin = text.rfind(prompt, 0, place) + len(prompt) if prompt in text[:place] else place
-            place += len(content)
-            ends = [(at, -len(name)) for name in special if (at := after.find(name)) >= 0]
-            if not ends:
+            begin = place + _end_of_prompt(before, prompt)
+            place += len(before) + len(content)
+            first = _special_run(after, special, most=1)
+            if not first:
                 raise Unusable(
                     f"{self._where} writes no token that ends a turn: nothing would teach the "
                     f"model to stop: {REMEDY}"
                 )
-            at, length = min(ends)
-            spans.append((begin, place + at - length))
+            end = place + after.index(first)
+            whole_end = turn_end.startswith(first) and text.startswith(turn_end, end)
+            spans.append((begin, end + len(turn_end if whole_end else first)))
         return tuple(spans)
 
     def _prompt(self, chat: Conversation) -> str:
@@ -134,6 +135,31 @@ class ChatTemplate:
         except Exception as error:  # as many kinds as jinja and templates have
             reason = one_line(error, REASON_CHARS_MAX)
             raise Unusable(f"{self._where} cannot write it: {reason}") from error
+
+
+def _special_run(text: str, special: Mapping[str, int], most: int | None = None) -> str:
+    """The first special token of a text, and those that follow at once; at most so many."""
+    found = [(at, -len(name), name) for name in special if (at := text.find(name)) >= 0]
+    if not found:
+        return ""
+    at, _, name = min(found)
+    run, rest = name, text[at + len(name) :]
+    if most == 1:
+        return run
+    following = _special_run(rest, special)
+    return run + following if following and rest.startswith(following) else run
+
+
+def _end_of_prompt(before: str, prompt: str) -> int:
+    """Where an answer begins in the text before it: behind what is written to have one generated.
+
+    Some templates write more there, such as the begin of a thought; then as much as is the same.
+    """
+    for length in range(len(prompt), 0, -1):
+        at = before.rfind(prompt[:length])
+        if at >= 0:
+            return at + length
+    return len(before)
 
 
 def read_template(folder: Path | None, file: Path | None) -> ChatTemplate:

@@ -144,3 +144,34 @@ def test_a_token_may_be_a_byte():
 
     assert bytes((document & IDS).tolist()) == b"2+2=4\n"
     assert [place for place, token in enumerate(document) if not token & NO_TARGET] == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("ends", "next_turn", "expected"),
+    [
+        ("</s><|im_end|>", "\n<|im_start|>", "</s><|im_end|>"),
+        ("<|im_end|>", "<|im_start|>", "<|im_end|>"),
+        ("\n<|im_end|>", "<|im_start|>", "\n<|im_end|>"),
+    ],
+)
+def test_a_turn_may_end_with_several_tokens_and_the_next_may_follow_at_once(
+    tmp_path, ends, next_turn, expected
+):
+    """As Cohere's two tokens do, and Llama 3's header that follows without a line break."""
+    template = (
+        (
+            "{% for message in messages %}{% if not loop.first %}NEXT{% endif %}"
+            "{{ message.role + ':' + message.content }}ENDS{% endfor %}"
+            "{% if add_generation_prompt %}NEXTassistant:{% endif %}"
+        )
+        .replace("NEXT", next_turn)
+        .replace("ENDS", ends)
+    )
+    tokenizer, written = read(make(tmp_path, template))
+
+    document = tokens_of_chat(chat(), written, tokenizer).tokens
+
+    assert learnt(document, tokenizer) == [
+        f"It is 4.{expected}",
+        f" wörld, 12 cats\n{expected}",
+    ]
