@@ -17,7 +17,7 @@ from typing import Any
 
 from p2pswarm.base.errors import Unusable, missing_extra, one_line
 from p2pswarm.data.held_out import is_held_out_document, warn_of_share
-from p2pswarm.data.row_formats.compression import row_ending, unpacked
+from p2pswarm.data.row_formats.compression import row_ending
 from p2pswarm.data.row_formats.field_path import (
     JsonObject,
     column_names,
@@ -25,6 +25,7 @@ from p2pswarm.data.row_formats.field_path import (
     is_twice,
     value_at,
 )
+from p2pswarm.data.row_formats.json_rows import json_rows
 from p2pswarm.data.row_formats.tables import TABLES, table_rows
 from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.sources import ARROW, PARQUET
@@ -99,13 +100,8 @@ def _rows(file: Path, field: str, bytes_max: int) -> Iterator[tuple[int, object]
 
 
 def _json_lines(file: Path, field: str, bytes_max: int) -> Iterator[tuple[int, object]]:
-    number = 0
-    with unpacked(file) as lines:
-        for number, line in enumerate(iter(lambda: lines.readline(bytes_max + 1), b""), 1):
-            if len(line) > bytes_max:
-                raise Unusable(f"{file}: row {number}: longer than {bytes_max:,} bytes: split it")
-            if line.strip():
-                yield number, _field_of(line, file, field, f"row {number}")
+    for number, row in json_rows(file, bytes_max):
+        yield number, _field_of(row, file, field, f"row {number}")
 
 
 def _table(file: Path, field: str, bytes_max: int) -> Iterator[tuple[int, object]]:
@@ -176,9 +172,7 @@ def _field_of(line: bytes, file: Path, field: str, row: str) -> object:
         maybe = any(read.count(name) > 1 for name in _names_in_json(field))
         twice = maybe and is_twice(json.loads(read, object_pairs_hook=JsonObject), field)
     except (ValueError, RecursionError) as error:
-        is_array = read.strip().startswith("[")
-        remedy = "it is one array: write an object a line" if is_array else INSTEAD
-        raise Unusable(f"{file}: {row}: not JSON: {remedy}") from error
+        raise Unusable(f"{file}: {row}: not JSON: {INSTEAD}") from error
     if not isinstance(found, dict):
         raise Unusable(f'{file}: {row}: not an object such as {{"text": "..."}}')
     if twice:

@@ -21,6 +21,7 @@ from typing import BinaryIO
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import read_small, refuse_pointer
 from p2pswarm.data.row_formats.compression import is_packed, row_ending, unpacked
+from p2pswarm.data.row_formats.json_rows import is_array
 from p2pswarm.data.row_formats.tables import TABLES
 
 JSON = ".json"
@@ -330,10 +331,23 @@ def _is_utf8(head: bytes) -> bool:
 
 
 def _object_lines(file: Path) -> int:
-    """Return how many of a file's first two lines are objects of JSON."""
+    """Return how many of a file's first two lines are objects of JSON; one for an array of them.
+
+    In a folder an array may be any program's: it is named, or stays text.
+    """
     with _opened(file), unpacked(file) as opened:
         lines = [opened.readline(LINE_PROBE_BYTES) for _ in range(2)]
+    if is_array(b"".join(lines)):
+        return 1
     return sum(_is_object(line.removeprefix(codecs.BOM_UTF8)) for line in lines)
+
+
+def has_array(file: Path) -> bool:
+    """Return whether the rows of a file are the objects of one array."""
+    if row_ending(file) not in JSON_LINES | {JSON}:
+        return False
+    with _opened(file), unpacked(file) as opened:
+        return is_array(opened.readline(LINE_PROBE_BYTES) + opened.readline(LINE_PROBE_BYTES))
 
 
 def _is_object(line: bytes) -> bool:

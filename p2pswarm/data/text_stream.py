@@ -28,7 +28,7 @@ from p2pswarm.data.row_formats.compression import is_packed, row_ending
 from p2pswarm.data.row_formats.tables import TABLES
 from p2pswarm.data.rows import SHIPPED, PlaceLimits, Row, RowPlaces, Side, TextBatch, fill, parts_of
 from p2pswarm.data.samples.corpus import Corpus, Tokens
-from p2pswarm.data.sources import ARROW, PARQUET, files_of
+from p2pswarm.data.sources import ARROW, PARQUET, files_of, has_array
 from p2pswarm.data.text_files import plain_sides
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.settings.train_config import TrainConfig
@@ -282,7 +282,7 @@ def _text(train: TrainConfig) -> _StreamedText:
 def _row_files(train: TrainConfig, files: Sequence[Path]) -> RowFiles:
     """The files, read as their kind is."""
     for file in files:
-        if is_packed(file) or row_ending(file) in TABLES:
+        if is_packed(file) or row_ending(file) in TABLES or has_array(file):
             raise Unusable(
                 f"{file}: can only be read from its beginning, and rows are streamed from "
                 "anywhere: save it as JSON lines or parquet, or set another run.batch.samples"

@@ -260,10 +260,16 @@ def test_a_table_is_not_trained_on_with_its_commas(tmp_path, name):
 def test_json_is_rows_if_its_lines_are_objects_and_else_refused_by_name(tmp_path):
     tree(tmp_path, a_json=ROWS, b_json='{\n  "text": "one"\n}', c_json='[{"text": "one"}]')
 
-    assert row_files(tmp_path / "a.json") == [tmp_path / "a.json"]
-    for name in ("b.json", "c.json"):
-        with pytest.raises(Unusable, match=r"has no object a line: write each document as"):
-            check_there(tmp_path / name)
+    for name in ("a.json", "c.json"):
+        assert row_files(tmp_path / name) == [tmp_path / name]
+    with pytest.raises(Unusable, match=r"has no object a line: write each document as"):
+        check_there(tmp_path / "b.json")
+
+
+def test_an_array_in_a_folder_of_text_stays_text(tmp_path):
+    tree(tmp_path, a_txt="some text", c_json='[{"text": "one"}, {"text": "two"}]')
+
+    assert not files_of(tmp_path).rows
 
 
 def test_json_of_programs_beside_text_is_read_and_that_is_said(tmp_path):

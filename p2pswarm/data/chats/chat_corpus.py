@@ -32,7 +32,8 @@ from p2pswarm.data.documents import (
     pyarrow_part,
 )
 from p2pswarm.data.held_out import is_held_out_document, warn_of_share
-from p2pswarm.data.row_formats.compression import row_ending, unpacked
+from p2pswarm.data.row_formats.compression import row_ending
+from p2pswarm.data.row_formats.json_rows import json_rows
 from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.sources import ARROW, JSON, JSON_LINES, PARQUET, FoundFiles
 from p2pswarm.data.token_file import PreparedDocument, stored_texts
@@ -136,21 +137,14 @@ def rows_of(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with unpacked(file) as lines:
-        for number, line in enumerate(iter(lambda: lines.readline(LINE_BYTES_MAX + 1), b""), 1):
-            if len(line) > LINE_BYTES_MAX:
-                raise Unusable(
-                    f"{file}: row {number}: longer than {LINE_BYTES_MAX:,} bytes: split it"
-                )
-            if not line.strip():
-                continue
-            try:
-                found = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-            except (ValueError, RecursionError) as error:
-                raise Unusable(f"{file}: row {number}: not JSON: remove or mend it") from error
-            if not isinstance(found, dict):
-                raise Unusable(f"{file}: row {number}: not an object")
-            yield number, found
+    for number, row in json_rows(file, LINE_BYTES_MAX):
+        try:
+            found = json.loads(row.decode("utf-8-sig"))
+        except (ValueError, RecursionError) as error:
+            raise Unusable(f"{file}: row {number}: not JSON: remove or mend it") from error
+        if not isinstance(found, dict):
+            raise Unusable(f"{file}: row {number}: not an object")
+        yield number, found
 
 
 def _column_rows(file: Path, ending: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -1,0 +1,124 @@
+"""Rows of JSON: an object a line, or the objects of one array.
+
+An array is read an object at a time, so its file may be larger than the memory.
+
+Errors:  Unusable, in one line, with the number of the row.
+"""
+
+import codecs
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.data.row_formats.compression import unpacked
+
+READ_BYTES = 1 << 20
+SPACE = b" \t\r\n"
+ARRAY = b"["
+INSTEAD = "remove or mend it"
+
+
+def json_rows(file: Path, bytes_max: int) -> Iterator[tuple[int, bytes]]:
+    """The JSON of each row, with its number; empty lines are counted, and are no rows."""
+    with unpacked(file) as opened:
+        first = opened.readline(bytes_max + 1)
+        if first.removeprefix(codecs.BOM_UTF8).lstrip(SPACE).startswith(ARRAY):
+            yield from _elements(file, first, opened, bytes_max)
+            return
+        number = 0
+        while first:
+            number += 1
+            if len(first) > bytes_max:
+                raise _too_long(file, number, bytes_max)
+            if first.strip():
+                yield number, first
+            first = opened.readline(bytes_max + 1)
+
+
+def _too_long(file: Path, number: int, bytes_max: int) -> Unusable:
+    return Unusable(f"{file}: row {number}: longer than {bytes_max:,} bytes: split it")
+
+
+def is_array(head: bytes) -> bool:
+    """Return whether a file that begins so is an array of objects."""
+    begin = head.removeprefix(codecs.BOM_UTF8).lstrip(SPACE)
+    return begin.startswith(ARRAY) and begin[1:].lstrip(SPACE).startswith(b"{")
+
+
+def _elements(
+    file: Path, begin: bytes, opened: BinaryIO, bytes_max: int
+) -> Iterator[tuple[int, bytes]]:
+    """The elements of an array; what follows it is refused."""
+    source = _Characters(file, begin, opened)
+    decoder, number = json.JSONDecoder(), 0
+    source.take("[")
+    while not source.take("]"):
+        if number and not source.take(","):
+            raise Unusable(f"{file}: row {number + 1}: not JSON: {INSTEAD}")
+        number += 1
+        while True:
+            source.skip_space()
+            try:
+                _, end = decoder.raw_decode(source.text, source.place)
+                # a number or a word at the very end may go on
+                if end < len(source.text) or not source.more():
+                    break
+            except (ValueError, RecursionError) as error:
+                if len(source.text) - source.place > bytes_max:
+                    raise _too_long(file, number, bytes_max) from error
+                if not source.more():
+                    raise Unusable(f"{file}: row {number}: not JSON: {INSTEAD}") from error
+        element = source.text[source.place : end].encode()
+        if len(element) > bytes_max:
+            raise _too_long(file, number, bytes_max)
+        yield number, element
+        source.drop(end)
+    source.skip_space()
+    if source.place < len(source.text):
+        raise Unusable(f"{file}: goes on after its array: {INSTEAD}")
+
+
+class _Characters:
+    """The text of a file, of which as much is held as one element takes."""
+
+    def __init__(self, file: Path, begin: bytes, opened: BinaryIO) -> None:
+        self._file, self._opened = file, opened
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._read_bytes = READ_BYTES
+        self.text, self.place = self._decoded(begin), 0
+
+    def more(self) -> bool:
+        """Read on, twice as much each time; False at the end."""
+        data = self._opened.read(self._read_bytes)
+        self._read_bytes *= 2
+        self.text += self._decoded(data)
+        return bool(data)
+
+    def drop(self, end: int) -> None:
+        """Forget what was used."""
+        self.place, self._read_bytes = end, READ_BYTES
+        if end > READ_BYTES:
+            self.text, self.place = self.text[end:], 0
+
+    def skip_space(self) -> None:
+        """Go on to the next character."""
+        while True:
+            while self.place < len(self.text) and self.text[self.place] in " \t\r\n":
+                self.place += 1
+            if self.place < len(self.text) or not self.more():
+                return
+
+    def take(self, character: str) -> bool:
+        """Go past a character if it is the next."""
+        self.skip_space()
+        there = self.text.startswith(character, self.place)
+        self.place += there
+        return there
+
+    def _decoded(self, data: bytes) -> str:
+        try:
+            return self._decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            raise Unusable(f"{self._file}: not UTF-8: write the file in UTF-8") from error
