@@ -105,8 +105,8 @@ def check_run(config: NodeConfig, problems: Problems) -> None:
     text_is_there = False
     with problems.noted():
         _try_cache(train)
-        text_is_there = there == len(train.parts)
-        config = settled(config) if text_is_there else config
+        if there == len(train.parts):
+            config, text_is_there = settled(config), True
     readable = train.tokenizer == BYTES
     if not readable and (text_is_there or trained_tokens(train.tokenizer) is None):
         with problems.noted():
