@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.data.samples.target_marks import BEGIN
 from p2pswarm.models.base import LONE_KEY, Value
 
-APART = "apart"
-"""The setting `run.model.documents` that asks for it."""
+APART, MARKED = "apart", "marked"
+"""The settings `run.model.documents` that ask for it: a token ends documents, or rows tell."""
+KEPT_APART = frozenset({APART, MARKED})
 POSITION_KEY = "position"
 TOKENS_MAX = 32_768  # of a row: its mask takes 1 GiB; a stranger's run may ask for any length
 
@@ -33,9 +35,18 @@ def check_length(tokens: int) -> None:
 
 
 def positions_of(tokens_BT: Tensor, end: int) -> Tensor:
-    """The position of each token in its document; int32."""
-    place_T = torch.arange(tokens_BT.shape[1], dtype=torch.int32, device=tokens_BT.device)
-    begin_BT = torch.where(tokens_BT == end, place_T, torch.zeros_like(place_T))
+    """The position of each token in its document; int32. `end`: the token that ends one, or -1."""
+    return _positions(tokens_BT == end)
+
+
+def marked_positions(tokens_BT: Tensor) -> Tensor:
+    """The same of tokens whose marks tell where documents begin."""
+    return _positions(tokens_BT & BEGIN != 0)
+
+
+def _positions(begins_BT: Tensor) -> Tensor:
+    place_T = torch.arange(begins_BT.shape[1], dtype=torch.int32, device=begins_BT.device)
+    begin_BT = torch.where(begins_BT, place_T, torch.zeros_like(place_T))
     return place_T - begin_BT.cummax(dim=1).values
 
 

@@ -22,6 +22,7 @@ from p2pswarm.models.boundary_modules.subspace import Subspace
 from p2pswarm.models.boundary_modules.token_signs import TokenSigns
 from p2pswarm.models.document_masks import (
     APART,
+    KEPT_APART,
     POSITION_KEY,
     beside,
     check_length,
@@ -41,7 +42,7 @@ TIED = "tied.token_VD"
 
 def gpt(config: ModelConfig) -> list[nn.Module]:
     """Embedding, `config.layers` layers, head. Their costs are multiplications per token."""
-    if config.documents == APART:
+    if config.documents in KEPT_APART:
         check_length(config.sequence_length)
     dtype = DTYPES[config.dtype]
     layers = [Layer(config, dtype) for _ in range(config.layers)]
@@ -63,19 +64,24 @@ class Embedding(Block):
         if model.tie:
             self.std, self.scale = model.d_model**-0.5, math.sqrt(model.d_model)
         self.tied = ("token_VD", TIED) if model.tie else None
-        self.apart, self.end = model.documents == APART, model.document_end
+        self.apart = model.documents in KEPT_APART
+        self.end = model.document_end if model.documents == APART else -1
         self.vocabulary = model.vocabulary
         self.tensor_plan: TensorPlan = {"token_VD": TensorSplit(0)}
 
     def draw(self, generator: torch.Generator) -> None:
         _normal(self.token_VD, self.std, generator)
 
-    def forward(self, tokens_BT: Tensor) -> Value:
+    def forward(self, value: Value) -> Value:
+        bundle = bundle_of(value)
+        tokens_BT, position_BT = bundle[LONE_KEY], bundle.get(POSITION_KEY)
+        if self.apart and position_BT is None:
+            position_BT = positions_of(tokens_BT, self.end)
         x_BTD = self.tensor_group.look_up(self._vectors, tokens_BT, self.vocabulary)
         x_BTD = x_BTD if self.subspace is None else self.subspace.widened(x_BTD)
         x_BTD = x_BTD * self.scale if self.tied else x_BTD
         x_BTD = x_BTD if self.signs is None else x_BTD + self.signs(tokens_BT)
-        return beside(x_BTD, positions_of(tokens_BT, self.end) if self.apart else None)
+        return beside(x_BTD, position_BT)
 
     def trace(self, value: Value) -> Value:
         tokens_BT = bundle_of(value)[LONE_KEY]

@@ -33,7 +33,14 @@ from torch import Tensor, nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, WholeBlock, bundle_of
-from p2pswarm.models.document_masks import APART, POSITION_KEY, beside, check_length, positions_of
+from p2pswarm.models.document_masks import (
+    APART,
+    KEPT_APART,
+    POSITION_KEY,
+    beside,
+    check_length,
+    positions_of,
+)
 from p2pswarm.models.foreign_code import foreign, said
 from p2pswarm.models.hf_library import chances, owners, whole_model
 from p2pswarm.models.tensor_plan import Style, TensorPlan, TensorShare
@@ -373,8 +380,8 @@ def sliced_of(whole: Any, family: str, end: int | None, *, files: bool = False) 
 
 
 def _document_end(model: ModelConfig, whole: Any) -> int | None:
-    """The token that ends a document, if documents are to be apart."""
-    if model.documents != APART:
+    """The token that ends a document, if documents are to be apart; -1 if rows tell it."""
+    if model.documents not in KEPT_APART:
         return None
     check_length(model.sequence_length)
     if "position_ids" not in inspect.signature(core(whole).forward).parameters:
@@ -382,7 +389,7 @@ def _document_end(model: ModelConfig, whole: Any) -> int | None:
             f'run.model.documents = "{APART}": {model.family} takes no positions, so that its '
             'documents cannot be kept apart: leave it out, or set it to "joined"'
         )
-    return model.document_end
+    return model.document_end if model.documents == APART else -1
 
 
 class SlicedBlock(WholeBlock):
@@ -455,7 +462,7 @@ class SlicedBlock(WholeBlock):
 
     def _positions(self, bundle: Bundle) -> Tensor | None:
         """Of each token in its document, if documents are to be apart."""
-        if not self.first:
+        if not self.first or POSITION_KEY in bundle:
             return bundle.get(POSITION_KEY)
         return None if self._end is None else positions_of(bundle[LONE_KEY], self._end)
 

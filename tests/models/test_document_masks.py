@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.data.samples.target_marks import BEGIN, NO_TARGET
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.check.model_check import check_once
 from p2pswarm.models.compute.reference import ReferenceTrainer
+from p2pswarm.models.compute.tokens import first_value
 from p2pswarm.models.document_masks import positions_of, seen_of
 from p2pswarm.models.dropout import run_blocks
-from p2pswarm.settings.config import ModelConfig, RunConfig
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
 END = 7
 MODEL = ModelConfig(
@@ -96,3 +98,29 @@ def test_rows_whose_mask_would_fill_the_memory_are_refused():
     with pytest.raises(Unusable, match=r"up to 32,768 tokens, not 32,769: .* shorten them"):
         boundaries(dataclasses.replace(RUN, model=long))
     boundaries(dataclasses.replace(RUN, model=dataclasses.replace(long, documents="joined")))
+
+
+MARKED = dataclasses.replace(
+    RUN,
+    model=dataclasses.replace(MODEL, documents="marked", document_end=-1),
+    batch=BatchConfig(samples="whole", microbatches=1, rows=2),
+)
+
+
+def test_rows_that_tell_where_documents_begin_need_no_token_that_ends_them(blocks):
+    one, two = [1, 2, END, 3, 4], [END, 5, END, 5, 1, 1]
+    marked = torch.tensor([one + two])
+    marked[0, [0, len(one)]] |= BEGIN | NO_TARGET
+
+    with torch.no_grad():
+        packed = run_blocks(blocks, first_value(marked, MARKED.model))[0]
+        alone = [
+            run_blocks(blocks, first_value(torch.tensor([each]), MARKED.model))[0]
+            for each in (one, two)
+        ]
+
+    assert torch.allclose(packed, torch.cat(alone), atol=1e-12)
+
+
+def test_stages_compute_what_the_whole_does_of_rows_with_marks():
+    check_once(MARKED)

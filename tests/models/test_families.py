@@ -36,6 +36,13 @@ def apart(run):
     return dataclasses.replace(run, model=model)
 
 
+def marked(run):
+    """The same where rows tell which tokens are targets, and where documents begin."""
+    model = dataclasses.replace(run.model, documents="marked", document_end=-1, dtype="float64")
+    batch = dataclasses.replace(run.batch, samples="whole")
+    return dataclasses.replace(run, model=model, batch=batch)
+
+
 def drawn(run, numbers=None):
     flat = FlatParameters(run, numbers or range(block_count(run.model)), CPU)
     flat.draw()
@@ -102,6 +109,13 @@ def test_constants_are_the_same_before_and_after_weights_are_drawn(name):
 )
 def test_a_document_in_a_row_gets_what_the_librarys_model_gives_it_alone(name):
     found = check_stages(apart(family_run(name)))
+
+    assert found.problem == ""
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_neox"])
+def test_a_document_that_a_mark_begins_gets_what_it_has_alone_too(name):
+    found = check_stages(marked(family_run(name)))
 
     assert found.problem == ""
 

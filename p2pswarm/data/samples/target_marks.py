@@ -1,9 +1,8 @@
 """Marks in rows of tokens: which are targets of training, and which a model only reads.
 
-A token that is no target has a bit above all ids; the first of a document has another, which stays
-in the text. So marks travel where tokens travel, cost nothing, and every member of a run sees the
-same ones. The first token of a row is no target of its row, with or without a mark: nothing stands
-before it.
+A token that is no target has a bit above all ids; the first of a document has another besides. So
+marks travel where tokens travel, cost nothing, and every member of a run sees the same ones. The
+first token of a row is no target of its row, with or without a mark: nothing stands before it.
 
 Shapes:  tokens_BS as `corpus.py`; rows with marks are int32.
 """

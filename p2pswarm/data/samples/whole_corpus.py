@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.samples.corpus import Corpus, Tokens, TokenText
 from p2pswarm.data.samples.mixture import MixedCorpus, Orders, order_of
-from p2pswarm.data.samples.target_marks import BEGIN, IDS, NO_TARGET
+from p2pswarm.data.samples.target_marks import BEGIN, NO_TARGET
 
 log = logging.getLogger(__name__)
 
@@ -126,8 +126,9 @@ class WholeSide:
         place = 0
         for document in documents.tolist():
             begin, length = int(self.begins[document]), int(self.lengths[document])
-            tokens[place : place + length] = self.text[begin : begin + length] & (IDS | NO_TARGET)
+            tokens[place : place + length] = self.text[begin : begin + length]
             place += length
+        tokens[place : place + 1] |= BEGIN  # what pads a row is no part of its last document
         return tokens
 
 

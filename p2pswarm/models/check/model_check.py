@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from p2pswarm.base.errors import Refused, SwarmError, Unusable
+from p2pswarm.data.samples.target_marks import BEGIN, NO_TARGET
 from p2pswarm.models.base import DTYPES, Bundle, nats_of
 from p2pswarm.models.blocks import block_costs, stage_blocks
 from p2pswarm.models.boundary import boundaries
@@ -29,8 +30,15 @@ from p2pswarm.models.compute.base import BackwardSpec
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import FlatParameters, named_parameters
 from p2pswarm.models.compute.reference import ReferenceTrainer
+from p2pswarm.models.compute.tokens import ids_of, labels_of, targets_in
 from p2pswarm.models.compute.torch_stage import TorchStage
-from p2pswarm.models.document_masks import APART, positions_of
+from p2pswarm.models.document_masks import (
+    APART,
+    KEPT_APART,
+    MARKED,
+    marked_positions,
+    positions_of,
+)
 from p2pswarm.models.dropout import draws
 from p2pswarm.models.foreign_code import foreign, is_foreign, said
 from p2pswarm.models.hf_library import library_model
@@ -308,6 +316,8 @@ def tokens_of(run: RunConfig) -> Tensor:
     tokens_BS = torch.randint(0, run.model.vocabulary, shape, generator=generator)
     if run.model.documents == APART:
         tokens_BS[:, shape[1] // 3] = run.model.document_end
+    elif run.model.documents == MARKED:
+        tokens_BS[:, shape[1] // 3] |= BEGIN | NO_TARGET
     return tokens_BS
 
 
@@ -373,23 +383,30 @@ def _whole(run: RunConfig, first: Computed) -> Computed:
     """The library's own model, with the weights of the blocks; other families have only blocks."""
 
     def scores(whole: Any, tokens_BT: Tensor) -> Tensor:
-        if run.model.documents != APART:
+        if run.model.documents not in KEPT_APART:
             return _scores(whole, tokens_BT)
-        position_BT = positions_of(tokens_BT, run.model.document_end).long()
-        return _scores(whole, tokens_BT, position_ids=position_BT)
+        position_BT = _positions(run, tokens_BT).long()
+        return _scores(whole, ids_of(tokens_BT), position_ids=position_BT)
 
     return _of_library(run, first, scores)
 
 
+def _positions(run: RunConfig, tokens_BT: Tensor) -> Tensor:
+    """Of each token in its document."""
+    if run.model.documents == MARKED:
+        return marked_positions(tokens_BT)
+    return positions_of(tokens_BT, run.model.document_end)
+
+
 def _alone(run: RunConfig, first: Computed) -> Computed:
     """The library's own model, given one document at a time, if they are to be apart."""
-    if run.model.documents != APART:
+    if run.model.documents not in KEPT_APART:
         return first
 
     def scores(whole: Any, tokens_BT: Tensor) -> Tensor:
         rows = []
-        position_BT = positions_of(tokens_BT, run.model.document_end)
-        for row_T, position_T in zip(tokens_BT, position_BT, strict=True):
+        position_BT = _positions(run, tokens_BT)
+        for row_T, position_T in zip(ids_of(tokens_BT), position_BT, strict=True):
             begins = (position_T == 0).nonzero().flatten()[1:].tolist()
             documents = row_T.unsqueeze(0).tensor_split(begins, dim=1)
             rows.append(torch.cat([_scores(whole, each) for each in documents], dim=1))
@@ -422,10 +439,10 @@ def _of_library(
         for name, parameter in ours.items():
             theirs[name].copy_(parameter)
     tokens_BS = tokens_of(run)
-    nats = nats_of(scores(whole, tokens_BS[:, :-1]), tokens_BS[:, 1:])
+    nats = nats_of(scores(whole, tokens_BS[:, :-1]), labels_of(tokens_BS))
     share = nats * run.share_of_token
     found = torch.autograd.grad(share, list(theirs.values()), materialize_grads=True)
-    mean = nats.item() / run.tokens_per_microbatch
+    mean = nats.item() / targets_in(tokens_BS)
     return Computed(mean, dict(zip(theirs, found, strict=True)))
 
 

@@ -30,7 +30,7 @@ from p2pswarm.models.compute.flat_parameters import (
     named_parameters,
     zero_buffer,
 )
-from p2pswarm.models.compute.tokens import ids_of, labels_of, targets_in
+from p2pswarm.models.compute.tokens import first_value, labels_of, targets_in
 from p2pswarm.models.document_masks import APART
 from p2pswarm.models.dropout import run_blocks
 from p2pswarm.models.foreign_code import foreign
@@ -107,15 +107,16 @@ class TrainedModel:
 
     @torch.inference_mode()
     def scores(self, tokens_BT: Tensor) -> Tensor:
-        """The scores of the next token at each place; (B, T, V)."""
+        """The scores of the next token at each place; (B, T, V). Tokens may have marks."""
         with foreign(f"the model {self.run.model.family} cannot be computed"):
-            return bundle_of(run_blocks(self._blocks, tokens_BT.to(torch.int64)))[LONE_KEY]
+            first = first_value(tokens_BT.to(torch.int64), self.run.model)
+            return bundle_of(run_blocks(self._blocks, first))[LONE_KEY]
 
     @torch.inference_mode()
     def nats(self, tokens_BS: Tensor) -> float:
         """The loss of all targets together."""
         tokens_BS = tokens_BS.to(torch.int64)
-        return nats_of(self.scores(ids_of(tokens_BS)[:, :-1]), labels_of(tokens_BS)).item()
+        return nats_of(self.scores(tokens_BS[:, :-1]), labels_of(tokens_BS)).item()
 
     def evaluate(self, batches: Iterable[Tensor]) -> Quality:
         """Return how well it predicts all `batches` of tokens_BS together."""

@@ -26,7 +26,7 @@ from p2pswarm.models.compute.flat_parameters import FlatParameters, half_of, squ
 from p2pswarm.models.compute.low_rank import low_rank_of
 from p2pswarm.models.compute.optimizer import optimizer_of
 from p2pswarm.models.compute.precision import FullPrecision, Precision, precision_of
-from p2pswarm.models.compute.tokens import ids_of, labels_of, targets_in
+from p2pswarm.models.compute.tokens import first_value, ids_of, labels_of, targets_in
 from p2pswarm.models.compute.torch_stage import (
     refuse_infinite,
     require_finite,
@@ -198,7 +198,8 @@ class ReferenceTrainer:
         flat, ids_BS = self._whole, ids_of(tokens_BS)
         dropout = dropout_seeds(self._run.seed, flat.numbers, flat.blocks, ids_BS)
         around = self._rounding.around(self.version, number) if self._rounding else at_once
-        value = bundle_of(precision.run(ids_BS[:, :-1], dropout, around))
+        first = first_value(tokens_BS[:, :-1], self._run.model)
+        value = bundle_of(precision.run(first, dropout, around))
         return nats_of(value[LONE_KEY], labels_of(tokens_BS))
 
     def add(self, tokens_BS: Tensor, number: int) -> float:

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from p2pswarm.base.errors import BadMessage
-from p2pswarm.data.samples.target_marks import IDS, NO_TARGET
-from p2pswarm.models.base import NO_LABEL
+from p2pswarm.data.samples.target_marks import BEGIN, IDS, NO_TARGET
+from p2pswarm.models.base import LONE_KEY, NO_LABEL, Value
+from p2pswarm.models.document_masks import MARKED, POSITION_KEY, marked_positions
+from p2pswarm.settings.config import ModelConfig
 
 
 def checked_tokens(
@@ -19,7 +21,7 @@ def checked_tokens(
 ) -> Tensor:
     """Tokens from a peer, checked, on the device and as int64; `marked`: rows have marks."""
     low, high = torch.stack(tokens_BS.aminmax()).tolist()
-    if marked and 0 <= low <= high <= NO_TARGET | IDS:
+    if marked and 0 <= low <= high <= BEGIN | NO_TARGET | IDS:
         tokens_BS = tokens_BS.to(torch.int64)
         high = int(ids_of(tokens_BS).max())
     if low < 0 or high >= vocabulary:
@@ -30,6 +32,14 @@ def checked_tokens(
 def ids_of(tokens_BS: Tensor) -> Tensor:
     """Tokens without their marks."""
     return tokens_BS & IDS
+
+
+def first_value(tokens_BT: Tensor, model: ModelConfig) -> Value:
+    """What the first block is given: ids, and positions where rows tell where documents begin."""
+    ids_BT = ids_of(tokens_BT)
+    if model.documents != MARKED:
+        return ids_BT
+    return {LONE_KEY: ids_BT, POSITION_KEY: marked_positions(tokens_BT)}
 
 
 def labels_of(tokens_BS: Tensor) -> Tensor:

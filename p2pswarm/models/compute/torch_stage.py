@@ -22,7 +22,13 @@ from p2pswarm.models.compute.base import BackwardSpec, Key, LossResult, NotFinit
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.precision import Precision, precision_of
-from p2pswarm.models.compute.tokens import checked_tokens, ids_of, labels_of, targets_in
+from p2pswarm.models.compute.tokens import (
+    checked_tokens,
+    first_value,
+    ids_of,
+    labels_of,
+    targets_in,
+)
 from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.models.dropout import Around, at_once, dropout_seeds, nothing_drawn
 from p2pswarm.models.rounding.gradient_grid import grid_of
@@ -60,7 +66,7 @@ class TorchStage:
         self._flat = flat
         self._precision = precision or precision_of(run, flat)
         self._device = flat.params_N.device
-        self._vocabulary = run.model.vocabulary
+        self._model, self._vocabulary = run.model, run.model.vocabulary
         self._below = boundary_above(run, stage - 1)
         self._above = boundary_above(run, stage)
         self._returned = self._below.differentiable if self._below else ()
@@ -82,7 +88,7 @@ class TorchStage:
         return self._graphs.with_room(lambda: self._forward(key, tokens_BS, given))
 
     def _forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
-        kept = Kept(ids_of(self._tokens(tokens_BS)), self._leaves(given))
+        kept = Kept(self._tokens(tokens_BS), self._leaves(given))
         made, with_graph = self._graphs.forward(kept, lambda around: self._made(kept, around))
         if with_graph:
             kept.made = self._ends(made)
@@ -115,8 +121,9 @@ class TorchStage:
     def _finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
         targets = targets_in(tokens_BS)
         tokens_BS, leaves = self._tokens(tokens_BS), self._leaves(given)
-        ids_BS = ids_of(tokens_BS)
-        made = self._graphs.at_once(ids_BS.shape, lambda around: self._run(ids_BS, leaves, around))
+        made = self._graphs.at_once(
+            tokens_BS.shape, lambda around: self._run(tokens_BS, leaves, around)
+        )
         nats = nats_of(bundle_of(made)[LONE_KEY], labels_of(tokens_BS))
         share = torch.full_like(nats, self._share)
         found = self._differentiate([nats], [share], leaves, spec)
@@ -130,7 +137,7 @@ class TorchStage:
         tokens_BS = self._tokens(tokens_BS)
         there = {name: x.to(self._device) for name, x in given.items()}
         with nothing_drawn(self._flat.blocks):
-            made = self._run(ids_of(tokens_BS), there)
+            made = self._run(tokens_BS, there)
         if self._above is None:
             nats = nats_of(bundle_of(made)[LONE_KEY], labels_of(tokens_BS))
             return mean_loss(nats.item(), targets)
@@ -153,11 +160,13 @@ class TorchStage:
     def _made(self, kept: Kept, around: Around) -> Bundle:
         return self._gives(self._run(kept.tokens_BS, kept.given, around))
 
-    def _run(self, ids_BS: Tensor, given: Bundle, around: Around = at_once) -> Value:
-        ids_BT = ids_BS[:, :-1]
-        value = self._below.value(given, ids_BT) if self._below else ids_BT
-        flat = self._flat
-        dropout = dropout_seeds(self._seed, flat.numbers, flat.blocks, ids_BS)
+    def _run(self, tokens_BS: Tensor, given: Bundle, around: Around = at_once) -> Value:
+        tokens_BT, flat = tokens_BS[:, :-1], self._flat
+        if self._below is not None:
+            value = self._below.value(given, ids_of(tokens_BT))
+        else:
+            value = first_value(tokens_BT, self._model)
+        dropout = dropout_seeds(self._seed, flat.numbers, flat.blocks, ids_of(tokens_BS))
         return self._precision.run(value, dropout, around)
 
     def _gives(self, value: Value) -> Bundle:

@@ -21,7 +21,7 @@ from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.models.check.model_check import check_once
 from p2pswarm.models.compute.bundle_spec import check_model
 from p2pswarm.models.compute.flat_parameters import check_low_rank
-from p2pswarm.models.document_masks import APART
+from p2pswarm.models.document_masks import APART, KEPT_APART, MARKED
 from p2pswarm.models.hf_library import VOCABULARY_MAX
 from p2pswarm.models.model_source import resolved
 from p2pswarm.node.progress.curves import try_curves
@@ -195,19 +195,19 @@ def check_documents(run: RunConfig) -> None:
             'run.batch.samples = "packed" needs a token that ends a document: set train.tokenizer '
             'to one that has it, such as "train:32000"'
         )
-    if model.documents != APART:
+    if model.documents not in KEPT_APART:
         return
-    if run.batch.samples == "whole":
+    if (model.documents == MARKED) != run.batch.marked:
         raise Unusable(
-            f'run.model.documents = "{APART}" is not for run.batch.samples = "whole", as chats '
-            "have it: leave it out"
+            f'run.model.documents = "{MARKED}" and run.batch.samples = "whole" are set together: '
+            f'set documents to "{APART}", or leave it out'
         )
     if model.family != "gpt" and not model.family.startswith(HF):
         raise Unusable(
             f'run.model.documents = "{APART}": the family {model.family!r} cannot keep documents '
             f'apart, gpt and {HF} can: leave it out, or set it to "joined"'
         )
-    if model.document_end < 0:
+    if model.document_end < 0 and model.documents == APART:
         raise Unusable(
             f'run.model.documents = "{APART}" needs a token that ends a document: set '
             'train.tokenizer to one that has it, such as "train:32000"'

@@ -71,15 +71,26 @@ def settled(config: NodeConfig) -> NodeConfig:
     Unusable for samples that would cut them.
     """
     batch = config.run.batch
-    if batch.samples == "whole" or not any(map(_is_chat, _parts(config.train))):
+    if batch.samples == "whole":
+        return _whole(config)
+    if not any(map(_is_chat, _parts(config.train))):
         return config
     if batch.samples != "drawn":
         raise Unusable(
             f'run.batch.samples = "{batch.samples}" is for text, and rows of train.data are chats: '
             'leave it out, or set it to "whole"'
         )
-    whole = dataclasses.replace(batch, samples="whole")
-    return dataclasses.replace(config, run=dataclasses.replace(config.run, batch=whole))
+    return _whole(config)
+
+
+def _whole(config: NodeConfig) -> NodeConfig:
+    """Whole documents, whose begins rows mark, if they are to be apart."""
+    batch, model = config.run.batch, config.run.model
+    if model.documents == "apart":
+        model = dataclasses.replace(model, documents="marked")
+    batch = dataclasses.replace(batch, samples="whole")
+    run = dataclasses.replace(config.run, batch=batch, model=model)
+    return dataclasses.replace(config, run=run)
 
 
 def _parts(train: TrainConfig) -> list[TrainConfig]:

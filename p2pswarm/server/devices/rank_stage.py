@@ -21,7 +21,7 @@ from p2pswarm.models.compute.autograd_graphs import block_made_again
 from p2pswarm.models.compute.base import Key
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import bare_blocks, block_layout
-from p2pswarm.models.compute.tokens import ids_of, labels_of
+from p2pswarm.models.compute.tokens import first_value, ids_of, labels_of
 from p2pswarm.server.devices.stage_shards import RowShards, StageBlocks, StageShards, TensorShards
 from p2pswarm.settings.config import RunConfig
 
@@ -65,7 +65,7 @@ class RankStage:
         self._shared = shared
         self._device = device
         self._first = rank[0] == 0
-        self._of_step = run.share_of_token
+        self._of_step, self._model_config = run.share_of_token, run.model
         self._below, self._above = boundary_above(run, stage - 1), boundary_above(run, stage)
         numbers = stage_blocks(run, stage)
         blocks = bare_blocks(run, numbers, device)
@@ -207,8 +207,11 @@ class RankStage:
         return self._above.ordered(self._run(kept.tokens_bS, kept.given))
 
     def _run(self, tokens_bS: Tensor, given: Bundle) -> Value:
-        ids_bT = ids_of(tokens_bS)[:, :-1]
-        value = self._below.value(given, ids_bT) if self._below else ids_bT
+        tokens_bT = tokens_bS[:, :-1]
+        if self._below is not None:
+            value = self._below.value(given, ids_of(tokens_bT))
+        else:
+            value = first_value(tokens_bT, self._model_config)
         made = cast("Value", self._model(value))
         self._shards.forget()
         return made

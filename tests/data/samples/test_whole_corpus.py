@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.samples.mixture import mixed
-from p2pswarm.data.samples.target_marks import IDS, NO_TARGET, marked_document, targets_in
+from p2pswarm.data.samples.target_marks import BEGIN, IDS, NO_TARGET, marked_document, targets_in
 from p2pswarm.data.samples.whole_corpus import WholeCorpus, best_fit, whole
 
 CAPACITY = 8
@@ -77,7 +77,7 @@ def test_a_row_is_int32_and_its_padding_and_first_tokens_are_no_targets():
         assert targets_in(row[np.newaxis]) == CAPACITY - len(begins) - sum(row & IDS == PAD) + (
             (row & IDS == PAD).any()
         )
-        assert row.max() < 2 * NO_TARGET, "the mark of a document's begin stays in the text"
+        assert np.flatnonzero(row & BEGIN).tolist() == begins.tolist()
 
 
 def test_a_document_that_is_too_long_ends_with_its_row_and_one_without_targets_is_left_out(caplog):

@@ -105,11 +105,25 @@ def test_samples_that_would_cut_chats_are_refused(config: NodeConfig, samples: s
         settled(sampled(config, samples))
 
 
-def test_documents_apart_are_not_for_whole_documents_yet(config: NodeConfig):
-    model = dataclasses.replace(config.run.model, documents="apart", document_end=4)
-    run = dataclasses.replace(settled(config).run, model=model)
+def test_chats_are_kept_apart_by_the_marks_of_rows(config: NodeConfig):
+    model = dataclasses.replace(config.run.model, documents="apart")
+    config = dataclasses.replace(config, run=dataclasses.replace(config.run, model=model))
 
-    with pytest.raises(Unusable, match=r"documents = \"apart\" is not for run\.batch\.samples"):
+    config = settled(config)
+
+    assert (config.run.model.documents, config.run.batch.samples) == ("marked", "whole")
+    check_documents(config.run)  # no token has to end a document
+    assert settled(config) == config
+
+
+@pytest.mark.parametrize(
+    ("documents", "samples"), [("marked", "drawn"), ("apart", "whole"), ("marked", "packed")]
+)
+def test_marks_of_documents_and_whole_documents_go_together(config, documents, samples):
+    model = dataclasses.replace(config.run.model, documents=documents, document_end=4)
+    run = dataclasses.replace(sampled(config, samples).run, model=model)
+
+    with pytest.raises(Unusable, match="are set together: set documents to"):
         check_documents(run)
 
 
