@@ -79,7 +79,7 @@ class RunTrainer:
         own = dataclasses.replace(stack.config, role="trainer", run=self._run, train=self._train)
         if prepared is None:
             prepared = await asyncio.to_thread(self._role.prepare, own, stack.identity, log.info)
-        self._tokenizer, corpus = prepared.tokenizer, prepared.corpus
+        self._prepared, corpus = prepared, prepared.corpus
         self._settings = settings = dataclasses.replace(own, run=prepared.config.run)
         stack = dataclasses.replace(stack, config=settings)
         self._entry = await self._role.enter_run(stack, prepared.text, log.info)
@@ -148,7 +148,7 @@ class RunTrainer:
         """Fetch the weights from the servers and write them as one safetensors file.
 
         The tensors are named `blocks.NUMBER.PARAMETER`, those of a model of transformers as there.
-        Call it after `Ended`, inside the block. A tokenizer is written beside it.
+        Call it after `Ended`, inside the block. Its tokenizer and chat template lie beside it.
 
         Returns:
             The path of the file: `path`, or one beside it if `path` could not be written or is
@@ -159,7 +159,7 @@ class RunTrainer:
             p2pswarm.base.errors.Unusable: The file cannot be written.
         """
         written: Written = await self._role.save(
-            self._trainer, self._run, Path(path), self._tokenizer
+            self._trainer, self._run, Path(path), self._prepared
         )
         return written.path
 

@@ -145,7 +145,7 @@ class Tokenizer:
     def special_names(self) -> dict[str, int]:
         """The special tokens, as they are written."""
         added = self._tokenizer.get_added_tokens_decoder()
-        return {token.content: number for number, token in added.items() if token.special}
+        return {token.content: number for number, token in sorted(added.items()) if token.special}
 
     def _read(self, text: bytes) -> str:
         """A text, in which bytes that are not UTF-8 are replaced; that is told once."""

@@ -18,8 +18,9 @@ from p2pswarm.base.ids import PeerId
 from p2pswarm.base.problems import Problems
 from p2pswarm.checkpoint.checkpoint_io import on_thread
 from p2pswarm.checkpoint.weights_name import weights_name
+from p2pswarm.data.chats.template import template_beside
 from p2pswarm.data.samples.corpus import Corpus
-from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside
+from p2pswarm.data.tokenizer import tokenizer_beside
 from p2pswarm.discovery.gossip.messages import RunRole
 from p2pswarm.discovery.gossip.record import Activity, FigureKey, RoleKind, figures
 from p2pswarm.net.crypto.identity import Identity
@@ -101,7 +102,7 @@ async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, sa
                 leaving.set()  # nothing is left to do; this starts the time limit of leaving
             with leaving.saved():
                 await _save_state(trainer, config, ended, say)
-                saved = await _save(trainer, config, ended, tokenizer, patient=leaving.patient)
+                saved = await _save(trainer, config, ended, prepared, patient=leaving.patient)
             if ended is not None and not ended.failed:
                 await asyncio.to_thread(entry.finished)
                 await _leave_word(stack, entry.identity, trainer, ended)
@@ -299,7 +300,7 @@ async def _save(
     trainer: Trainer,
     config: NodeConfig,
     ended: RunFinished | None,
-    tokenizer: Tokenizer | None,
+    prepared: PreparedRun,
     *,
     patient: bool,
 ) -> str:
@@ -314,7 +315,7 @@ async def _save(
         return "" if ended is None else "the trainer that coordinated the run has the weights"
     try:
         async with asyncio.timeout(SAVE_S if ended is None and not patient else None):
-            written = await save(trainer, config.run, path, tokenizer, named=True)
+            written = await save(trainer, config.run, path, prepared, named=True)
     except TimeoutError:
         return "left before the weights could be fetched"
     except SwarmError as error:
@@ -328,7 +329,7 @@ async def save(
     trainer: Trainer,
     run_config: RunConfig,
     path: Path,
-    tokenizer: Tokenizer | None = None,
+    prepared: PreparedRun | None = None,
     *,
     named: bool = False,
 ) -> Written:
@@ -341,6 +342,16 @@ async def save(
         step = min(snapshot.version for snapshot in snapshots)
         path = weights_name(path, run_config, step)
     written = await asyncio.to_thread(write_run, path, run_config, snapshots)
-    if tokenizer is not None:
-        await asyncio.to_thread(write_text, tokenizer_beside(written.path), tokenizer.text)
+    for place, text in _beside(written.path, prepared).items():
+        await asyncio.to_thread(write_text, place, text)
     return written
+
+
+def _beside(weights: Path, prepared: PreparedRun | None) -> dict[Path, str]:
+    """What is written beside weights: without it nobody can write to them."""
+    files = dict[Path, str]()
+    if prepared is not None and prepared.tokenizer is not None:
+        files[tokenizer_beside(weights)] = prepared.tokenizer.text
+    if prepared is not None and prepared.template is not None:
+        files[template_beside(weights)] = prepared.template.as_json
+    return files

@@ -31,7 +31,8 @@ CHECK_TEXT = (
     "fetched. A node does the same before it trains or serves a model that is not built in."
 )
 GENERATE_TEXT = (
-    "Goes on from a text, with the weights that a run wrote. The same seed gives the same text."
+    "Goes on from a text, with the weights that a run wrote; with --chat it answers. The same seed "
+    "gives the same text."
 )
 EVALUATE_TEXT = (
     "Measures the loss, the perplexity and the bits a byte of a run's weights on the held-out text "
@@ -123,6 +124,13 @@ def _add_generate(commands: Commands) -> None:
         help="draw among the likeliest tokens that have the chance P together; default 1",
     )
     parser.add_argument("--seed", type=whole(0, SEED_MAX), default=1, metavar="N", help="default 1")
+    parser.add_argument(
+        "--chat",
+        nargs="?",
+        const="",
+        metavar="TEXT",
+        help="TEXT is a message, and is answered; without TEXT each line of the input is one",
+    )
     add_package(parser)
 
 
@@ -146,6 +154,12 @@ def _generate(flags: argparse.Namespace) -> int:
     weights = _weights(flags)
     using = importlib.import_module("p2pswarm.commands.weights.use")
     model = using.load_model(weights, tuple(flags.package))
+    if flags.chat is not None:
+        message = flags.chat or flags.prompt
+        how = {"temperature": flags.temperature, "top_k": flags.top_k, "top_p": flags.top_p}
+        lines = [message] if message else sys.stdin
+        using.chat(model, weights, lines, sys.stdout, tokens=flags.tokens, seed=flags.seed, **how)
+        return 0
     pieces = model.generate_text(
         flags.prompt,
         tokens=flags.tokens,

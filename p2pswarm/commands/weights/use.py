@@ -5,15 +5,17 @@ Errors:  Unusable for weights or text that cannot be used.
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TextIO
 
 import torch
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.data.chats.template import kept_template, template_beside
 from p2pswarm.data.samples.corpus import held_out_passes
-from p2pswarm.models.compute.inference import Quality, load_model
+from p2pswarm.models.compute.inference import Quality, Sampling, TrainedModel, load_model
 from p2pswarm.models.registry import is_place, package_of
 from p2pswarm.node.run.run_text import read_corpus, tokenizer_of
 from p2pswarm.settings.config import NodeConfig
@@ -24,6 +26,39 @@ LAYOUT = frozenset("\n\t")
 def shown(text: str) -> str:
     """A text whose control characters, but for line breaks and tabs, move no cursor."""
     return "".join(x if x.isprintable() or x in LAYOUT else "\ufffd" for x in text)
+
+
+def chat(
+    model: TrainedModel,
+    weights: Path,
+    lines: Iterable[str],
+    out: TextIO,
+    *,
+    tokens: int,
+    seed: int,
+    **how: Any,
+) -> None:
+    """Answer each line as a message of one chat; the template lies beside the weights."""
+    place = template_beside(weights)
+    if not place.is_file():
+        raise Unusable(
+            f"{place}: is not there: a run that trains on chats writes it; without it leave --chat "
+            "out"
+        )
+    template, messages = kept_template(place), list[dict[str, Any]]()
+    for line in lines:
+        if not line.strip():
+            continue
+        messages.append({"role": "user", "content": line.rstrip("\n")})
+        answer = ""
+        for piece in model.answer(
+            messages, template, tokens=tokens, how=Sampling(**how), seed=seed
+        ):
+            answer += piece
+            out.write(shown(piece))
+            out.flush()
+        out.write("\n")
+        messages.append({"role": "assistant", "content": answer})
 
 
 def evaluate(

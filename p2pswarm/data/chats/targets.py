@@ -6,14 +6,14 @@ is a target if any of its characters is.
 Errors:  Unusable for a row in which nothing can be learnt, or that would forge a special token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.chats.conversation import Completion, Conversation
+from p2pswarm.data.chats.conversation import Completion, Conversation, Message
 from p2pswarm.data.chats.template import ChatTemplate
 from p2pswarm.data.rows import end_of
 from p2pswarm.data.samples.corpus import Tokens
@@ -35,13 +35,7 @@ def tokens_of_chat(
 ) -> TokenisedRow:
     """The tokens of a conversation; `tokenizer` reads special tokens, which the template writes."""
     special = tokenizer.special_names
-    for place, message in enumerate(chat.messages):
-        for text in _texts_of(message["content"]):
-            forged = next((name for name in special if name in text), None)
-            if forged is not None:
-                raise Unusable(
-                    f"message {place} has {forged!r} in it, which is a special token: remove it"
-                )
+    refuse_forged(chat.messages, special)
     written = template.write(chat, special)
     tokens, places = tokenizer.encode_with_places(written.text)
     targets = np.zeros(len(tokens), dtype=bool)
@@ -54,6 +48,17 @@ def tokens_of_chat(
             "would teach the model to stop: name another in train.chat_template"
         )
     return TokenisedRow(marked_document(tokens, targets), len(written.text.encode()))
+
+
+def refuse_forged(messages: Sequence[Message], special: Iterable[str]) -> None:
+    """Raise Unusable for a message with the name of a special token: it would forge a turn."""
+    for place, message in enumerate(messages):
+        for text in _texts_of(message["content"]):
+            forged = next((name for name in special if name in text), None)
+            if forged is not None:
+                raise Unusable(
+                    f"message {place} has {forged!r} in it, which is a special token: remove it"
+                )
 
 
 def _texts_of(content: object) -> list[str]:

@@ -11,6 +11,7 @@ Errors:  Unusable for a template that is missing, or that cannot write a convers
 """
 
 import importlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ TEMPLATE_BYTES_MAX = 256 << 10  # the longest that is published has 30 KB
 REASON_CHARS_MAX = 200
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 NAME = "P2PSWARMANSWER{}X7F3A"
+TEMPLATE_FILE = "chat.json"
+SAMPLE = ({"role": "user", "content": "hello"}, {"role": "assistant", "content": "there"})
 REMEDY = "name a template with {% generation %} in train.chat_template"
 
 Span = tuple[int, int]
@@ -51,6 +54,21 @@ class ChatTemplate:
         """True if it says by itself what the assistant says."""
         self._prompts: dict[str, str] = {}
         """What is written before an answer, by the row's options."""
+
+    @property
+    def as_json(self) -> str:
+        """What `kept_template` reads."""
+        return json.dumps({"template": self.text, "names": self._names}, indent=1) + "\n"
+
+    def prompt(self, messages: list[dict[str, Any]]) -> str:
+        """The text after which the assistant speaks."""
+        return self._render(Conversation(messages), messages, add_generation_prompt=True)
+
+    def turn_ends(self, special: Mapping[str, int]) -> frozenset[int]:
+        """The special tokens that may end what the assistant says."""
+        written = self.write(Conversation([*SAMPLE]), special)
+        said = "".join(written.text[begin:end] for begin, end in written.answers)
+        return frozenset(special[name] for name in special if name in said)
 
     def write(self, chat: Conversation, special: Mapping[str, int]) -> WrittenChat:
         """The text of a conversation, and its answers; `special`: names of special tokens."""
@@ -160,6 +178,25 @@ def _end_of_prompt(before: str, prompt: str) -> int:
         if at >= 0:
             return at + length
     return len(before)
+
+
+def kept_template(file: Path) -> ChatTemplate:
+    """The template in a file of ours, beside weights."""
+    data = read_small(file, 2 * TEMPLATE_BYTES_MAX, "it is no chat template of a run")
+    try:
+        found = json.loads(data)
+        text, names = found["template"], found["names"]
+        sound = isinstance(text, str) and isinstance(names, dict)
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise Unusable(f"{file}: is no chat template of a run: copy it again") from error
+    if not sound:
+        raise Unusable(f"{file}: is no chat template of a run: copy it again")
+    return ChatTemplate(text, f"the chat template of {file}", names)
+
+
+def template_beside(weights: Path) -> Path:
+    """The name of the template's file that belongs to a file of weights."""
+    return weights.with_name(f"{weights.stem}.{TEMPLATE_FILE}")
 
 
 def read_template(folder: Path | None, file: Path | None) -> ChatTemplate:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.base.files import refuse_pointer
 from p2pswarm.checkpoint.weights_name import AVERAGE_ENDING, file_of
+from p2pswarm.data.chats.targets import refuse_forged
+from p2pswarm.data.chats.template import ChatTemplate
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside, tokenizer_of_run
 from p2pswarm.models.base import LONE_KEY, bundle_of, nats_of
@@ -145,15 +148,43 @@ class TrainedModel:
         `top_p` together. The model sees as many of the last tokens as a sequence had in training.
         """
         how = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+        ends = frozenset({self.run.model.document_end})
+        yield from self._continued(self._tokens_of(prompt), ends, tokens, how, seed)
+
+    def answer(
+        self,
+        messages: list[dict[str, Any]],
+        template: ChatTemplate,
+        *,
+        tokens: int = 200,
+        how: Sampling | None = None,
+        seed: int = 1,
+    ) -> Iterator[str]:
+        """Yield what the assistant says next in a chat, in pieces of text.
+
+        It ends early where the model ends its turn. Unusable without a tokenizer.
+        """
+        if self.tokenizer is None:
+            raise Unusable("chats need a tokenizer, and these weights were trained on bytes")
+        reading = self.tokenizer.reading_special()
+        refuse_forged(messages, reading.special_names)
+        seen = reading.encode([template.prompt(messages).encode()])[0].tolist()
+        ends = template.turn_ends(reading.special_names) | {self.run.model.document_end}
+        found = self._continued(seen, ends, tokens, how or Sampling(), seed)
+        yield from self.tokenizer.decode(found, [*seen])
+
+    def _continued(
+        self, seen: list[int], ends: frozenset[int], tokens: int, how: Sampling, seed: int
+    ) -> Iterator[int]:
+        """At most so many tokens that go on from those that were seen, to one of `ends`."""
         generator = torch.Generator().manual_seed(seed)
-        model = self.run.model
-        seen = self._tokens_of(prompt)
+        length = self.run.model.sequence_length
         known = BYTE_TOKENS if self.tokenizer is None else self.tokenizer.size
         for _ in range(tokens):
-            recent_BT = torch.tensor([seen[-model.sequence_length :]])
+            recent_BT = torch.tensor([seen[-length:]])
             scores_V = self.scores(recent_BT)[0, -1, :known]  # a vocabulary may be rounded up
             seen.append(drawn(scores_V.double(), how, generator))
-            if seen[-1] == model.document_end:
+            if seen[-1] in ends:
                 return
             yield seen[-1]
 

@@ -15,6 +15,7 @@ from p2pswarm.base.files import check_target
 from p2pswarm.base.problems import Problems
 from p2pswarm.checkpoint.targets import READER
 from p2pswarm.checkpoint.weights_name import weights_name
+from p2pswarm.data.chats.template import ChatTemplate
 from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.sources import check_there
 from p2pswarm.data.tokenizer import Tokenizer
@@ -35,6 +36,7 @@ from p2pswarm.node.run.run_text import (
     read_corpus,
     remarks,
     settled,
+    template_of_chats,
     tokenizer_of,
 )
 from p2pswarm.node.run.weights_file import model_size
@@ -62,6 +64,8 @@ class PreparedRun:
     """The digest of the corpus."""
     resumed: ResumedFrom | None
     """The checkpoint that `train.resume` names."""
+    template: ChatTemplate | None = None
+    """What writes the chats of its text, if it has some."""
 
 
 def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
@@ -87,7 +91,7 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
     resumed = resumed_from(config.train.resume, config.run, text, say)
     for remark in remarks(config, tokenizer):  # last: an error is one line
         log.warning("%s", remark)
-    return PreparedRun(config, tokenizer, corpus, text, resumed)
+    return PreparedRun(config, tokenizer, corpus, text, resumed, template_of_chats(config))
 
 
 def check_run(config: NodeConfig, problems: Problems) -> None:

@@ -197,6 +197,14 @@ def _read_text(train: TrainConfig, run: RunConfig, tokenizer: Tokenizer | None) 
     return load_corpus(found, held_out_share=train.held_out_share, seed=seed, shape=shape)
 
 
+def template_of_chats(config: NodeConfig) -> ChatTemplate | None:
+    """The template that writes the chats of a run's text; None without chats."""
+    chats = [train for train in _parts(config.train) if _is_chat(train)]
+    if not config.run.batch.marked or not chats or config.train.tokenizer == BYTES:
+        return None
+    return template_of(chats[0])
+
+
 def template_of(train: TrainConfig) -> ChatTemplate | None:
     """The chat template of the settings; None where no file says one."""
     if train.chat_template is None and trained_tokens(train.tokenizer) is not None:
