@@ -24,6 +24,10 @@ to the same bits in any order. Then the weights have to be the same bits, too. S
     python bench/exactness.py --averaging powersgd --kill-every 5
     python bench/exactness.py --delay 1 --optimizer muon --kill-every 7
     python bench/exactness.py --device cuda --kill-every 5    # all servers on one GPU
+    python bench/exactness.py --chats --trainers 2 --kill-every 10 --kill-trainer-every 20
+
+With `--chats` rows are prompts and completions of unequal lengths, made by a rule. Only completions
+are targets, and each step's loss is over their number.
 """
 
 import argparse
@@ -71,6 +75,7 @@ from p2pswarm.settings.config import INT_GRID
 
 STAGES, REPLICAS = 2, 2
 WANTED = 1e-9
+CHATS = 2_000
 ROTATING = Path(__file__).with_name("rotating_node.py")
 REHEARSE = '[serve]\nthreads = 1\ndevice = "emulated"\nemulated_forward_s = 0.02\n'
 KINDS = {"F32": torch.float32, "F64": torch.float64}
@@ -335,6 +340,19 @@ def digest_of(weights: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
+def made_chats(folder: Path) -> Path:
+    """Rows by a rule: sums of few or many numbers, whose answers are short or long."""
+    rng, rows = random.Random(1), []
+    for _ in range(CHATS):
+        numbers = [rng.randrange(100) for _ in range(rng.choice([2, 2, 3, 9]))]
+        told = [f"{sum(numbers[: n + 1])}" for n in range(len(numbers))]
+        answer = " then ".join(told) if rng.random() < 0.3 else told[-1]
+        rows.append({"prompt": " + ".join(map(str, numbers)) + " = ", "completion": answer})
+    path = folder / "chats.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
 def main() -> int:
     """Train twice, compare, print, write."""
     options = _options()
@@ -362,7 +380,7 @@ def main() -> int:
             optimizer=options.optimizer,
             choice="measured" if options.rotate else "fixed",
             weights=str(ours),
-            data=options.data,
+            data=made_chats(Path(folder)) if options.chats else options.data,
             emulated=options.emulated,
             tie=options.tied or None,
         )
@@ -418,6 +436,7 @@ def _options() -> argparse.Namespace:
         "--kill-trainer-every", type=int, default=0, help="steps; 0: the trainer lives"
     )
     parser.add_argument("--data", type=Path, default=STANDARD_LIBRARY, help="text to train on")
+    parser.add_argument("--chats", action="store_true", help="train on prompts and completions")
     parser.add_argument("--d-model", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--sequence-length", type=int, default=64)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import torch
 
-from p2pswarm.data.sources import files_of
-from p2pswarm.data.text_files import load_corpus
+from p2pswarm.data.samples.target_marks import targets_in
 from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.reference import CodecsOfStep, ReferenceTrainer
 from p2pswarm.models.model_source import resolved
+from p2pswarm.node.run.run_text import read_corpus, settled
 from p2pswarm.node.run.weights_file import write_weights
 from p2pswarm.progress.events import MicrobatchCounts, Stepped, to_line
 from p2pswarm.run.chain.chain import Genesis
@@ -53,24 +53,20 @@ def main() -> None:
     parser.add_argument("--chain", type=Path, help="the run's records, which choose its codecs")
     parser.add_argument("--rounded", action="store_true", help="as the run's codecs round")
     options = parser.parse_args()
-    config = load(options.config)
-    run, batch, train = resolved(config.run), config.run.batch, config.train
-    assert train.data is not None, "the settings name a text"
-    corpus = load_corpus(
-        files_of(train.data, train.suffixes),
-        held_out_share=train.held_out_share,
-        seed=run.seed,
-        shape=(batch.rows, run.model.sequence_length),
-    )
+    config = settled(load(options.config))
+    run, batch = resolved(config.run), config.run.batch
+    corpus = read_corpus(config)
     device = torch.device(options.device)
     codecs = codecs_in(options.chain, run) if options.chain else lambda _step: ()
     loop = ReferenceTrainer(run, device, rounded=options.rounded, codecs=codecs)
     begun_s, quarantined = time.perf_counter(), 0
     for step in range(run.steps):
         numbers = range(step * batch.microbatches, (step + 1) * batch.microbatches)
-        losses = loop.add_all([torch.from_numpy(corpus.microbatch(n)) for n in numbers])
+        microbatches = [corpus.microbatch(n) for n in numbers]
+        losses = loop.add_all([torch.from_numpy(each) for each in microbatches])
         rate = learning_rate(run, step)
-        norm = loop.commit(rate)
+        targets = sum(map(targets_in, microbatches)) if batch.marked else None
+        norm = loop.commit(rate, targets)
         if device.type == "cuda":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - begun_s
