@@ -82,13 +82,20 @@ def run_blocks(
     dropout: DropoutSeeds | None = None,
     call: Call = plainly,
     around: Around = at_once,
+    weight: float = 0.0,
 ) -> Value:
-    """Run one block after another by `call`; those that draw do so by `dropout`."""
+    """Run one block after another by `call`; those that draw do so by `dropout`.
+
+    `weight`: of the microbatch, for losses of routers; 0: they have none.
+    """
     for offset, block in enumerate(blocks):
         if dropout is not None and draws(block):
             run = functools.partial(dropout.run, offset, block, call=call)
         else:
             run = functools.partial(call, block)
+        routers = getattr(block, "router_loss", None)
+        if weight and routers is not None:
+            run = functools.partial(routers.run, weight, run)
         value = around(offset, run, value)
     return value
 

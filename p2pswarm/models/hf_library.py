@@ -311,7 +311,8 @@ def whole_model(model: ModelConfig) -> nn.Module:
     if getattr(config, "output_router_logits", False):
         raise Unusable(
             f"{model.family}: output_router_logits adds a loss over the routers of all layers, "
-            "which lie on different machines: set it to false in config.json"
+            "which lie on different machines: set it to false in config.json, and "
+            "run.model.router_loss to true: that balances each layer's"
         )
     config.tie_word_embeddings = False
     with foreign(f"{requirement()} makes no model of this config"), torch.device("meta"):

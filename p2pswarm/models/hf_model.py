@@ -26,7 +26,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,7 @@ from p2pswarm.models.document_masks import (
 )
 from p2pswarm.models.foreign_code import foreign, said
 from p2pswarm.models.hf_library import chances, owners, whole_model
+from p2pswarm.models.router_loss import RouterLoss, Routers, routers_of
 from p2pswarm.models.tensor_plan import Style, TensorPlan, TensorShare
 from p2pswarm.models.trainable import is_unset, unset
 from p2pswarm.settings.config import ModelConfig
@@ -361,22 +362,35 @@ def sliced(model: ModelConfig) -> list[nn.Module]:
     """Embedding, layers and head of the model that `model.config` describes."""
     whole: Any = whole_model(model)
     end, files = _document_end(model, whole), bool(model.weights)
-    return sliced_of(whole, model.family, end, files=files)
+    routers = routers_of(whole, model.family) if model.router_loss else None
+    return sliced_of(whole, model.family, end, files=files, routers=routers)
 
 
-def sliced_of(whole: Any, family: str, end: int | None, *, files: bool = False) -> list[nn.Module]:
+def sliced_of(
+    whole: Any,
+    family: str,
+    end: int | None,
+    *,
+    files: bool = False,
+    routers: Routers | None = None,
+) -> list[nn.Module]:
     """The same of a `whole` model; `end`: the token that ends a document, if they are apart.
 
-    `files`: its first weights come from files, and so do constants that these hold.
+    `files`: its first weights come from files, and so do constants that these hold. `routers`: of
+    which a loss is taken.
     """
     uncut = f"{family} cannot be cut"
     with foreign(uncut):
         try:
             count = len(getattr(core(whole), layers_name(whole)))
             numbers = range(count + 2)
-            return [SlicedBlock(whole, number, count, end, files=files) for number in numbers]
+            blocks = [SlicedBlock(whole, number, count, end, files=files) for number in numbers]
         except MADE_OTHERWISE as error:
             raise Unusable(f"{uncut}: {said(error)}") from error
+    for block in blocks if routers is not None else ():
+        assert routers is not None, "asked just before"
+        block.router_loss = RouterLoss.of(block.inner, routers)
+    return [*blocks]
 
 
 def _document_end(model: ModelConfig, whole: Any) -> int | None:
@@ -425,6 +439,8 @@ class SlicedBlock(WholeBlock):
             self.frozen = keep_constants(self, f"inner.{self._head}")
         make_constant(self)
         self._dtypes = {name: buffer.dtype for name, buffer in self.named_buffers()}
+        self.router_loss: RouterLoss | None = None
+        """Of a layer whose routers are balanced."""
 
     def forward(self, value: Value) -> Value:
         bundle, base = bundle_of(value), core(self.inner)
@@ -440,7 +456,10 @@ class SlicedBlock(WholeBlock):
                 # it is thrown away, and some families change it where it lies
                 run = self.inner if self.last else base
                 made = run(inputs_embeds=torch.zeros_like(x), use_cache=False, **place)
-            return made.logits if self.last else beside(behind.x_BTD, position_BT)
+            if self.last:
+                return cast("Tensor", made.logits)
+            x = behind.x_BTD if self.router_loss is None else self.router_loss.beside(behind.x_BTD)
+            return beside(x, position_BT)
         finally:
             before.x_BTD = behind.x_BTD = None
 

@@ -114,6 +114,9 @@ class ModelConfig:
     heads: Annotated[int, Between(1, 1_024)] = 4
     sequence_length: Annotated[int, Between(2, 1_048_576)] = 128
     """Tokens per sequence."""
+    router_loss: bool = False
+    """Also balance the routers of a mixture of experts of `hf:`, with the weight that its config
+    has, `router_aux_loss_coef` (docs/models.md)."""
     dtype: Annotated[str, OneOf("float32", "float64")] = "float32"
     """The type of weights and gradients."""
     boundary: Annotated[str, OneOf(*BOUNDARY_NAMES)] = "none"

@@ -55,6 +55,7 @@ NEWER_SETTINGS = {
     "delay": 9,
     "delay_correction": 9,
     "codecs.averaging_rank": 10,
+    "model.router_loss": 11,
 }
 """Settings of a run, and the version that they came with."""
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most

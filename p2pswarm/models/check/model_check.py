@@ -443,7 +443,16 @@ def _of_library(
     share = nats * run.share_of_token
     found = torch.autograd.grad(share, list(theirs.values()), materialize_grads=True)
     mean = nats.item() / targets_in(tokens_BS)
-    return Computed(mean, dict(zip(theirs, found, strict=True)))
+    gradients: Gradients = dict(zip(theirs, found, strict=True))
+    if run.model.router_loss:
+        # the library's own is one over all layers; each layer's comes to what it has without
+        plain = dataclasses.replace(run.model, router_loss=False)
+        without = _blocks(dataclasses.replace(run, model=plain)).gradients
+        gradients = {
+            name: x + (first.gradients[name] - without[name]).view(x.shape)
+            for name, x in gradients.items()
+        }
+    return Computed(mean, gradients)
 
 
 WAYS: dict[Callable[[RunConfig, Computed], Computed], str] = {

@@ -55,8 +55,14 @@ class Precision(ABC):
     """The memory of the weights: a graph refers to it and does not hold it."""
 
     @abstractmethod
-    def run(self, value: Value, dropout: DropoutSeeds | None, around: Around = at_once) -> Value:
-        """Run all blocks, one after another."""
+    def run(
+        self,
+        value: Value,
+        dropout: DropoutSeeds | None,
+        around: Around = at_once,
+        weight: float = 0.0,
+    ) -> Value:
+        """Run all blocks, one after another; `weight`: as `run_blocks`."""
 
 
 class FullPrecision(Precision):
@@ -75,8 +81,14 @@ class FullPrecision(Precision):
             self._take_ends_apart()
         self.weight_storages = frozenset({flat.params_N.untyped_storage().data_ptr()})
 
-    def run(self, value: Value, dropout: DropoutSeeds | None, around: Around = at_once) -> Value:
-        return run_blocks(self._flat.blocks, value, dropout, self._call, around)
+    def run(
+        self,
+        value: Value,
+        dropout: DropoutSeeds | None,
+        around: Around = at_once,
+        weight: float = 0.0,
+    ) -> Value:
+        return run_blocks(self._flat.blocks, value, dropout, self._call, around, weight)
 
     def _take_ends_apart(self) -> None:
         places = {id(p): place for place, p in enumerate(self._flat.parameters)}
@@ -146,13 +158,19 @@ class Bfloat16(Precision):
         self._widened.append((parameter, leaf))
         return leaf
 
-    def run(self, value: Value, dropout: DropoutSeeds | None, around: Around = at_once) -> Value:
+    def run(
+        self,
+        value: Value,
+        dropout: DropoutSeeds | None,
+        around: Around = at_once,
+        weight: float = 0.0,
+    ) -> Value:
         self._follow()
         # its cache would share the bfloat16 of what a stage is given, which is a leaf, between its
         # uses: their gradients would be added in bfloat16, and the cut into stages change bits
         device = self._copy_N.device.type
         with torch.autocast(device, torch.bfloat16, cache_enabled=False):
-            return run_blocks(self._flat.blocks, value, dropout, self._call, around)
+            return run_blocks(self._flat.blocks, value, dropout, self._call, around, weight)
 
     @torch.no_grad()
     def _follow(self) -> None:

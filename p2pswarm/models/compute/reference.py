@@ -199,7 +199,9 @@ class ReferenceTrainer:
         dropout = dropout_seeds(self._run.seed, flat.numbers, flat.blocks, ids_BS)
         around = self._rounding.around(self.version, number) if self._rounding else at_once
         first = first_value(tokens_BS[:, :-1], self._run.model)
-        value = bundle_of(precision.run(first, dropout, around))
+        run = self._run
+        weight = targets_in(tokens_BS) * run.share_of_token if run.model.router_loss else 0.0
+        value = bundle_of(precision.run(first, dropout, around, weight))
         return nats_of(value[LONE_KEY], labels_of(tokens_BS))
 
     def add(self, tokens_BS: Tensor, number: int) -> float:

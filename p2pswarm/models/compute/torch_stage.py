@@ -167,7 +167,8 @@ class TorchStage:
         else:
             value = first_value(tokens_BT, self._model)
         dropout = dropout_seeds(self._seed, flat.numbers, flat.blocks, ids_of(tokens_BS))
-        return self._precision.run(value, dropout, around)
+        weight = targets_in(tokens_BS) * self._share if self._model.router_loss else 0.0
+        return self._precision.run(value, dropout, around, weight)
 
     def _gives(self, value: Value) -> Bundle:
         """The bundle for the next stage."""

@@ -185,10 +185,20 @@ def checked_model(run: RunConfig, tokenizer: Tokenizer | None = None) -> RunConf
             " name the tokenizer that belongs to the model, or leave run.model.vocabulary out"
         )
     check_documents(run)
+    check_routers(run)
     check_model(run)
     check_low_rank(run)
     check_once(run)
     return run
+
+
+def check_routers(run: RunConfig) -> None:
+    """Raise Unusable for a loss of routers where there is no mixture of experts."""
+    if run.model.router_loss and not run.model.family.startswith(HF):
+        raise Unusable(
+            f"run.model.router_loss is for mixtures of experts of {HF}, and the family is "
+            f"{run.model.family!r}: leave it out"
+        )
 
 
 def check_documents(run: RunConfig) -> None:

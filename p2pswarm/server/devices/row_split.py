@@ -66,6 +66,8 @@ def require_splittable(run: RunConfig, stage: int) -> None:
             "a tied tensor is used by two blocks of one stage, whose weights devices would share: "
             f"{REMEDY}, or set run.stages to 2"
         )
+    if run.model.router_loss:
+        raise Unusable(f"run.model.router_loss is for one device a server: {REMEDY}")
     if any(map(draws, blocks)):
         raise Unusable(f"a model with dropout draws for a whole microbatch, not for rows: {REMEDY}")
     if any(parameter.dim() == 0 for block in blocks for parameter in block.parameters()):

@@ -83,6 +83,8 @@ def require_shareable(run: RunConfig, stage: int, ranks: int) -> None:
     """Raise Unusable for a stage whose tensors `ranks` devices cannot share."""
     with torch.device("meta"):
         blocks = make_blocks(run, stage_blocks(run, stage))
+    if run.model.router_loss:
+        raise Unusable(f"run.model.router_loss is for one device a server: {REMEDY}")
     for number, block in zip(stage_blocks(run, stage), blocks, strict=True):
         plan = plan_of(block)
         if draws(block):
