@@ -31,11 +31,11 @@ import torch
 from torch import Tensor, nn
 
 from p2pswarm.data.samples.corpus import Corpus
-from p2pswarm.models.base import nats_of
 from p2pswarm.models.blocks import block_count, stage_blocks
 from p2pswarm.models.compute.base import Update
 from p2pswarm.models.compute.flat_parameters import FlatParameters, squared_norm
 from p2pswarm.models.compute.optimizer import optimizer_of
+from p2pswarm.models.losses.cross_entropy import nats_of
 from p2pswarm.node.run.run_text import read_corpus
 from p2pswarm.progress.events import MicrobatchCounts, Started, Stepped, to_line
 from p2pswarm.run.schedule import clip_scale, learning_rate

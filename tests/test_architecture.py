@@ -22,7 +22,7 @@ FLOORS = """
 base discovery reach trainer
 cli settings progress data/row_formats data/samples
 net/os net/wire
-data plan net/crypto tensors/codecs models/boundary_modules
+data plan net/crypto tensors/codecs models/boundary_modules models/losses
 models net run/messages data/chats
 net/guard
 net/bulk net/cards

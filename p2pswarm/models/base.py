@@ -2,13 +2,11 @@
 
 Shapes:  B rows, T tokens a row, V vocabulary.
 """
-# ruff: noqa: N803  shapes are written at the end of names
 
 from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 from p2pswarm.models.tensor_plan import ONE_DEVICE, TensorGroup
 
@@ -79,13 +77,3 @@ class WholeBlock(Block):
 def bundle_of(value: Value) -> Bundle:
     """Return what a block gave, as a bundle."""
     return {LONE_KEY: value} if isinstance(value, Tensor) else value
-
-
-NO_LABEL = -100
-"""Where no target stands, as torch and transformers have it."""
-
-
-def nats_of(scores_BTV: Tensor, labels_BT: Tensor) -> Tensor:
-    """The cross-entropy of all targets together, in nats; 0 if there are none."""
-    rows, labels = scores_BTV.flatten(0, 1), labels_BT.flatten()
-    return F.cross_entropy(rows, labels, reduction="sum", ignore_index=NO_LABEL)

@@ -43,7 +43,7 @@ from p2pswarm.models.document_masks import (
 )
 from p2pswarm.models.foreign_code import foreign, said
 from p2pswarm.models.hf_library import chances, owners, whole_model
-from p2pswarm.models.router_loss import RouterLoss, Routers, routers_of
+from p2pswarm.models.losses.router_loss import RouterLoss, Routers, routers_of
 from p2pswarm.models.tensor_plan import Style, TensorPlan, TensorShare
 from p2pswarm.models.trainable import is_unset, unset
 from p2pswarm.settings.config import ModelConfig

@@ -115,8 +115,7 @@ class ModelConfig:
     sequence_length: Annotated[int, Between(2, 1_048_576)] = 128
     """Tokens per sequence."""
     router_loss: bool = False
-    """Also balance the routers of a mixture of experts of `hf:`, with the weight that its config
-    has, `router_aux_loss_coef` (docs/models.md)."""
+    """Balance the routers of a mixture of experts of `hf:`, too, as its config weighs it."""
     dtype: Annotated[str, OneOf("float32", "float64")] = "float32"
     """The type of weights and gradients."""
     boundary: Annotated[str, OneOf(*BOUNDARY_NAMES)] = "none"
@@ -175,9 +174,8 @@ class BatchConfig:
     microbatches: Count = 8
     rows: Count = 4
     samples: Annotated[str, OneOf("drawn", "once", "packed", "whole", "streamed")] = "drawn"
-    """drawn: windows from anywhere; once: each window once an epoch; packed: whole documents, with
-    a tokenizer; whole: nothing is cut or repeated, and rows are padded, as for chats; streamed: as
-    drawn, and read as needed, out of files of any size (docs/data.md)."""
+    """drawn: windows from anywhere; once: each once an epoch; packed: whole documents, with a
+    tokenizer; whole: those, padded, as of chats; streamed: as drawn, read as needed (data.md)."""
     window: Annotated[int, Between(0, 65_536)] = 0
     """The most microbatches in flight; 0: as the trainer measures (docs/training.md)."""
     evaluate_every: Annotated[int, Between(0, 10**9)] = 10

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from p2pswarm.models.base import LONE_KEY, TOKENS, Value, bundle_of, nats_of
+from p2pswarm.models.base import LONE_KEY, TOKENS, Value, bundle_of
 from p2pswarm.models.blocks import averagings_of, block_count
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.compute.base import NotFiniteHere, Update
@@ -34,6 +34,7 @@ from p2pswarm.models.compute.torch_stage import (
     waited_for,
 )
 from p2pswarm.models.dropout import RunBlock, at_once, dropout_seeds, nothing_drawn
+from p2pswarm.models.losses.cross_entropy import nats_of
 from p2pswarm.models.rounding.gradient_grid import GradientGrid, grid_of
 from p2pswarm.run.schedule import sum_scale, tokens_per_target
 from p2pswarm.settings.config import INT_GRID, RunConfig

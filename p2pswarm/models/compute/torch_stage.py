@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of, nats_of
+from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of
 from p2pswarm.models.compute.autograd_graphs import GraphLimits, Kept, KeptGraphs
 from p2pswarm.models.compute.base import BackwardSpec, Key, LossResult, NotFiniteHere
 from p2pswarm.models.compute.bundle_spec import boundary_above
@@ -31,6 +31,7 @@ from p2pswarm.models.compute.tokens import (
 )
 from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.models.dropout import Around, at_once, dropout_seeds, nothing_drawn
+from p2pswarm.models.losses.cross_entropy import nats_of
 from p2pswarm.models.rounding.gradient_grid import grid_of
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.cuda_device import wait_for

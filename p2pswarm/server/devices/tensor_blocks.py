@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
-from p2pswarm.models.base import NO_LABEL
+from p2pswarm.models.losses.cross_entropy import NO_LABEL
 from p2pswarm.models.tensor_plan import Style, TensorSplit
 from p2pswarm.server.devices.tensor_split import local_shape, plan_of, shared_block, span_of
 
@@ -74,7 +74,7 @@ class DeviceTensors:
         return self.leave(made.masked_fill(elsewhere.unsqueeze(-1), 0.0))
 
     def nats(self, scores_BTv: Tensor, labels_BT: Tensor, vocabulary: int) -> Tensor:
-        """`models.base.nats_of`, of scores that each device has for its part of the vocabulary."""
+        """`models.losses.cross_entropy.nats_of`, of scores that each device has for its part of the vocabulary."""
         start, stop = span_of(self.rank, self.ranks, vocabulary)
         if scores_BTv.shape[-1] != stop - start:
             raise ValueError(f"scores of {scores_BTv.shape[-1]} tokens; {stop - start} are due")

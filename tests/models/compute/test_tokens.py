@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.data.samples.target_marks import NO_TARGET
-from p2pswarm.models.base import NO_LABEL, nats_of
 from p2pswarm.models.compute.tokens import checked_tokens, ids_of, labels_of, targets_in
+from p2pswarm.models.losses.cross_entropy import NO_LABEL, nats_of
 
 CPU = torch.device("cpu")
 

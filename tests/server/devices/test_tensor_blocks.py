@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 from torch.profiler import ProfilerActivity, profile
 
-from p2pswarm.models.base import NO_LABEL, nats_of
+from p2pswarm.models.losses.cross_entropy import NO_LABEL, nats_of
 from p2pswarm.models.tensor_plan import Style, TensorShare
 from p2pswarm.server.devices.tensor_blocks import DeviceTensors, shared_blocks
 from p2pswarm.server.devices.tensor_split import span_of

@@ -17,15 +17,15 @@ Source:  Fedus, Zoph and Shazeer, "Switch Transformers", arXiv 2101.03961, equat
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.base import Value
 
 LOGITS = "router_logits"
+Value = TypeVar("Value")
 
 
 class _Beside(torch.autograd.Function):

@@ -14,7 +14,7 @@ from p2pswarm.models.check.model_check import check_stages
 from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.hf_library import library_model
-from p2pswarm.models.router_loss import balance_of
+from p2pswarm.models.losses.router_loss import balance_of
 from p2pswarm.node.run.preparation import check_routers
 from p2pswarm.server.devices.row_split import require_splittable
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig

@@ -1,0 +1,1 @@
+"""Losses beside that of the scores."""
