@@ -74,7 +74,7 @@ class DeviceTensors:
         return self.leave(made.masked_fill(elsewhere.unsqueeze(-1), 0.0))
 
     def nats(self, scores_BTv: Tensor, labels_BT: Tensor, vocabulary: int) -> Tensor:
-        """`models.losses.cross_entropy.nats_of`, of scores that each device has for its part of the vocabulary."""
+        """`losses.cross_entropy.nats_of`, of scores of which each device has a part."""
         start, stop = span_of(self.rank, self.ranks, vocabulary)
         if scores_BTv.shape[-1] != stop - start:
             raise ValueError(f"scores of {scores_BTv.shape[-1]} tokens; {stop - start} are due")
