@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from p2pswarm.base.errors import Unusable, one_line
 from p2pswarm.data.chats.conversation import (
     COMPLETION,
@@ -25,23 +23,23 @@ from p2pswarm.data.chats.conversation import (
 )
 from p2pswarm.data.chats.targets import tokens_of_chat, tokens_of_completion
 from p2pswarm.data.chats.template import ChatTemplate
+from p2pswarm.data.chats.whole_text import DTYPE, stored_corpus
 from p2pswarm.data.documents import (
     BATCH_ROWS,
     LINE_BYTES_MAX,
     parquet_file,
     pyarrow_part,
 )
-from p2pswarm.data.held_out import is_held_out_document, warn_of_share
+from p2pswarm.data.held_out import is_held_out_document
 from p2pswarm.data.row_formats.compression import row_ending
 from p2pswarm.data.row_formats.json_rows import json_rows
 from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.sources import ARROW, JSON, JSON_LINES, PARQUET, FoundFiles
-from p2pswarm.data.token_file import PreparedDocument, stored_texts
+from p2pswarm.data.token_file import PreparedDocument
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.settings.train_config import TrainConfig
 
 RULE = "chats 1"  # rises when a row becomes other tokens
-DTYPE = np.dtype("<u4")
 FIELDS = (MESSAGES, SHARE_GPT, PROMPT, COMPLETION, *EXTRAS)
 REASON_CHARS_MAX = 200
 
@@ -102,14 +100,8 @@ def sides_of(found: FoundFiles, share: float) -> Iterator[tuple[bool, bytes]]:
 
 def load_chats(source: ChatSource, *, cache: Path, seed: int, shape: tuple[int, int]) -> Corpus:
     """The corpus of the source, tokenised once into `cache`; `shape` is rows, sequence length."""
-    data, files, settings = source.found.data, source.found.paths, source.settings
-    train, held_out = stored_texts(data, files, settings, cache, source.documents(), DTYPE)
-    share = source.train.held_out_share
-    if not len(train) or not len(held_out):
-        side = "held out" if len(train) else "trained on"
-        raise Unusable(f"{data}: no row is {side}: name more, or change train.held_out_share")
-    warn_of_share(data, train.text_bytes, held_out.text_bytes, share)
-    return Corpus(train, held_out, len(files), seed, *shape, held_out.text_bytes)
+    share, documents = source.train.held_out_share, source.documents()
+    return stored_corpus(source.found, share, source.settings, documents, cache, seed, shape)
 
 
 def has_chats(found: FoundFiles, field: str) -> bool:

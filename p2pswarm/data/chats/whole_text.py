@@ -13,6 +13,7 @@ from p2pswarm.data.held_out import warn_of_share
 from p2pswarm.data.rows import end_of, parts_of
 from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.samples.target_marks import marked_document
+from p2pswarm.data.sources import FoundFiles
 from p2pswarm.data.token_corpus import Sources
 from p2pswarm.data.token_file import PreparedDocument, stored_texts
 from p2pswarm.data.tokenizer import Tokenizer
@@ -27,10 +28,26 @@ def load_whole(
     """The corpus of the sources, tokenised once into `cache`; `shape` is rows, sequence length."""
     tokens = "bytes" if tokenizer is None else f"{tokenizer.digest} {tokenizer.end}"
     settings = f"{RULE} {sources.settings} {tokens} {shape[1]}"
-    found = whole_documents(sources.documents(), tokenizer, shape[1] + 1)
-    data, files = sources.found.data, sources.found.paths
-    train, held_out = stored_texts(data, files, settings, cache, found, DTYPE)
+    documents = whole_documents(sources.documents(), tokenizer, shape[1] + 1)
     share = sources.train.held_out_share
+    return stored_corpus(sources.found, share, settings, documents, cache, seed, shape)
+
+
+def stored_corpus(
+    found: FoundFiles,
+    share: float,
+    settings: str,
+    documents: Iterable[PreparedDocument],
+    cache: Path,
+    seed: int,
+    shape: tuple[int, int],
+) -> Corpus:
+    """The corpus of documents with marks, written to `cache` once.
+
+    `settings`: all that decides which tokens there are, and on which side.
+    """
+    data, files = found.data, found.paths
+    train, held_out = stored_texts(data, files, settings, cache, documents, DTYPE)
     if not len(train) or not len(held_out):
         side = "held out" if len(train) else "trained on"
         raise Unusable(f"{data}: nothing is {side}: name more, or change train.held_out_share")
