@@ -10,6 +10,10 @@ from core import core_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAID = {
+    "answers": [
+        "nats a target: 5.",
+        "1+2=3",
+    ],
     "closed_run": [
         "anna gets p2pswarm-invite-...",
         "all steps are done; the uninvited served None",

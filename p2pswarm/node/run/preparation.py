@@ -76,7 +76,8 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
     for trial in _trials(config, writer):
         trial()
     _try_cache(config.train)
-    config = settled(owned_by_us(config))
+    asked = owned_by_us(config)
+    config = settled(asked)
     tokenizer = tokenizer_of(config)
     config = dataclasses.replace(config, run=checked_model(config.run, tokenizer))
     if config.train.weights is not None:
@@ -89,7 +90,8 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
         _check_state(config, config.state, text)
     keep_with_checkpoints(config, tokenizer)
     resumed = resumed_from(config.train.resume, config.run, text, say)
-    for remark in remarks(config, tokenizer):  # last: an error is one line
+    guessed = asked.run.batch != config.run.batch
+    for remark in remarks(config, tokenizer, guessed=guessed):  # last: an error is one line
         log.warning("%s", remark)
     return PreparedRun(config, tokenizer, corpus, text, resumed, template_of_chats(config))
 

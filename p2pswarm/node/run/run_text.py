@@ -52,14 +52,19 @@ def describe(corpus: Corpus, tokenizer: Tokenizer | None) -> str:
     return f"{files}: {len(corpus.train):,} {unit} to train on, {len(corpus.held_out):,} held out"
 
 
-def remarks(config: NodeConfig, tokenizer: Tokenizer | None) -> list[str]:
-    """What is passed over, guessed or converted of a run's text and tokenizer, a line each."""
+def remarks(
+    config: NodeConfig, tokenizer: Tokenizer | None, *, guessed: bool = False
+) -> list[str]:
+    """What is passed over, guessed or converted of a run's text and tokenizer, a line each.
+
+    `guessed`: the settings do not say that rows are whole documents.
+    """
     lines, train = list[str](), config.train
     for part in train.parts:
         if part.data is not None:
             found = files_of(part.data, train.suffixes)
             lines += found.lines(tokenised=tokenizer is not None)
-            if config.run.batch.samples == "whole" and has_chats(found, train.of_part(part).field):
+            if guessed and has_chats(found, train.of_part(part).field):
                 lines.append(f"{part.data}: its rows are chats: only what is answered is a target")
             lines += [] if found.rows else remarks_on_split(found, train.held_out_share)
     return [*lines, *(tokenizer.remarks if tokenizer else ())]

@@ -57,8 +57,9 @@ def test_rows_that_are_chats_make_a_run_of_whole_documents(config: NodeConfig):
     assert 0 < targets_in(batch) < batch.size
     text = tokenizer.written((batch[0] & IDS).tolist())
     assert text.startswith("<|im_start|>user\nWhat is ")
-    (said,) = [line for line in remarks(config, tokenizer) if "chats" in line]
+    (said,) = [line for line in remarks(config, tokenizer, guessed=True) if "chats" in line]
     assert said.endswith("its rows are chats: only what is answered is a target")
+    assert not [line for line in remarks(config, tokenizer) if "chats" in line]
 
 
 def test_text_stays_what_it_was(config: NodeConfig, tmp_path: Path):
