@@ -52,9 +52,7 @@ def describe(corpus: Corpus, tokenizer: Tokenizer | None) -> str:
     return f"{files}: {len(corpus.train):,} {unit} to train on, {len(corpus.held_out):,} held out"
 
 
-def remarks(
-    config: NodeConfig, tokenizer: Tokenizer | None, *, guessed: bool = False
-) -> list[str]:
+def remarks(config: NodeConfig, tokenizer: Tokenizer | None, *, guessed: bool = False) -> list[str]:
     """What is passed over, guessed or converted of a run's text and tokenizer, a line each.
 
     `guessed`: the settings do not say that rows are whole documents.
