@@ -211,7 +211,7 @@ def test_a_count_asks_those_alone_that_it_is_about(capsys):
     counted = run.files()
     assert any(isinstance(action, act.Launch) for action in launched)
     assert set(in_one_stage) <= set(counted)
-    assert len(counted) <= 9
+    assert len(counted) <= 11
     show(capsys, "counted", counted)
 
 
@@ -234,5 +234,5 @@ def test_the_end_of_a_step_from_its_last_count_to_the_next_launch(capsys):
 
     end = run.files()
     assert run.coordinator.step == 2
-    assert len(end) <= 22
+    assert len(end) <= 25
     show(capsys, "step end", end)
