@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pswarm.data.samples.target_marks import targets_in
+
 Tokens = NDArray[np.integer[Any]]
 
 
@@ -69,6 +71,14 @@ class Corpus:
     def held_out_batch(self, number: int) -> Tokens:
         """tokens_BS of one of the batches that are never trained on."""
         return stacked([self.held_out_sample(row) for row in self._rows_of(number)])
+
+    def targets(self, number: int) -> int:
+        """How many targets a microbatch has."""
+        return targets_in(self.microbatch(number))
+
+    def held_out_targets(self, number: int) -> int:
+        """How many targets a held-out batch has."""
+        return targets_in(self.held_out_batch(number))
 
     def sample(self, number: int) -> Tokens:
         """tokens_S of a row to train on; rows count through all microbatches."""

@@ -8,30 +8,32 @@ Shapes:  tokens_BS as `corpus.py`; rows with marks are int32.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pswarm.data.samples.corpus import Tokens
+Integers = NDArray[np.integer[Any]]
 
 NO_TARGET = 1 << 22  # no vocabulary is so large
 BEGIN = 1 << 23
 IDS = NO_TARGET - 1
 
 
-def with_marks(tokens: Tokens, targets: NDArray[np.bool_]) -> NDArray[np.int32]:
+def with_marks(tokens: Integers, targets: NDArray[np.bool_]) -> NDArray[np.int32]:
     """Tokens with marks on all but `targets`; both of one shape."""
     ids = tokens.astype(np.int32)
     return np.where(targets, ids, ids | NO_TARGET)
 
 
-def marked_document(tokens: Tokens, targets: NDArray[np.bool_]) -> NDArray[np.int32]:
+def marked_document(tokens: Integers, targets: NDArray[np.bool_]) -> NDArray[np.int32]:
     """A document as it is stored: its first token is no target, because nothing stands before."""
     document = with_marks(tokens, targets)
     document[0] |= NO_TARGET | BEGIN
     return document
 
 
-def targets_in(tokens_BS: Tokens) -> int:
+def targets_in(tokens_BS: Integers) -> int:
     """How many targets rows have, each row but for its first token."""
     targets_BT = tokens_BS[:, 1:]
     if targets_BT.dtype == np.uint8:

@@ -10,10 +10,11 @@ Source:  best fit decreasing: Johnson, "Near-optimal bin packing algorithms", MI
 """
 
 import bisect
+import dataclasses
 import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +83,8 @@ class WholeSide:
     lengths: NDArray[np.int64]
     """Of at most a row's length."""
     rows: PackedRows
-    targets: int
+    counts: NDArray[np.int64]
+    """Of targets in each."""
     without: int
     """How many documents were left out, because no target is within a row's length."""
     cut: int
@@ -109,16 +111,19 @@ class WholeSide:
             begins_kept,
             lengths,
             best_fit(lengths.tolist(), capacity),
-            targets=int(counts.sum()),
+            counts[kept],
             without=int(np.count_nonzero(~kept)),
             cut=int(np.count_nonzero(ends[kept] > stops[kept])),
         )
 
-    def row(self, number: int, key: str, capacity: int, padding: int) -> Tokens:
-        """A row; each comes once an epoch."""
+    def row(self, number: int, key: str) -> NDArray[np.int64]:
+        """The documents of a row; each row comes once an epoch."""
         epoch, place = divmod(number, len(self.rows))
-        documents = self.rows[order_of(self.orders, f"{key}:{epoch}", place, len(self.rows))]
-        return self.filled(documents, capacity, padding)
+        return self.rows[order_of(self.orders, f"{key}:{epoch}", place, len(self.rows))]
+
+    def targets(self, number: int, key: str) -> int:
+        """How many targets a row has; nothing is read."""
+        return int(self.counts[self.row(number, key)].sum())
 
     def filled(self, documents: NDArray[np.int64], capacity: int, padding: int) -> Tokens:
         """Documents one after another, and padding."""
@@ -143,11 +148,29 @@ class WholeCorpus(Corpus):
 
     def sample(self, number: int) -> Tokens:
         """tokens_S of a row to train on."""
-        return self.train_side.row(number, f"{self.seed}", self._capacity, self.padding)
+        documents = self.train_side.row(number, self._train_key)
+        return self.train_side.filled(documents, self._capacity, self.padding)
 
     def held_out_sample(self, number: int) -> Tokens:
         """tokens_S of a row that is never trained on."""
-        return self.held_out_side.row(number, f"held:{self.seed}", self._capacity, self.padding)
+        documents = self.held_out_side.row(number, self._held_out_key)
+        return self.held_out_side.filled(documents, self._capacity, self.padding)
+
+    def sample_targets(self, number: int) -> int:
+        """How many targets a row to train on has."""
+        return self.train_side.targets(number, self._train_key)
+
+    def held_out_sample_targets(self, number: int) -> int:
+        """How many targets a held-out row has."""
+        return self.held_out_side.targets(number, self._held_out_key)
+
+    def targets(self, number: int) -> int:
+        """How many targets a microbatch has."""
+        return sum(map(self.sample_targets, self._rows_of(number)))
+
+    def held_out_targets(self, number: int) -> int:
+        """How many targets a held-out batch has."""
+        return sum(map(self.held_out_sample_targets, self._rows_of(number)))
 
     def held_out_rows(self, tokens_max: int) -> Iterator[Tokens]:
         """Rows of about `tokens_max` tokens, spread evenly over the held-out text."""
@@ -157,14 +180,43 @@ class WholeCorpus(Corpus):
         return (side.filled(side.rows[n], self._capacity, self.padding) for n in numbers)
 
     @property
+    def _train_key(self) -> str:
+        return f"{self.seed}"
+
+    @property
+    def _held_out_key(self) -> str:
+        return f"held:{self.seed}"
+
+    @property
     def _capacity(self) -> int:
         return self.sequence_length + 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WholeMixture(MixedCorpus):
+    """Rows of several texts, each of whole documents."""
+
+    def targets(self, number: int) -> int:
+        """How many targets a microbatch has."""
+        return sum(self._of(row, held_out=False) for row in self._rows_of(number))
+
+    def held_out_targets(self, number: int) -> int:
+        """How many targets a held-out batch has."""
+        return sum(self._of(row, held_out=True) for row in self._rows_of(number))
+
+    def _of(self, row: int, *, held_out: bool) -> int:
+        part, among = self.order[row]
+        text = self.texts[part]
+        assert isinstance(text, WholeCorpus), "all are made so"
+        return text.held_out_sample_targets(among) if held_out else text.sample_targets(among)
 
 
 def whole(corpus: Corpus, padding: int) -> Corpus:
     """The same text in rows of whole documents; Unusable if a side has no target."""
     if isinstance(corpus, MixedCorpus):
-        return replace(corpus, texts=tuple(whole(each, padding) for each in corpus.texts))
+        parts = tuple(whole(each, padding) for each in corpus.texts)
+        fields = {each.name: getattr(corpus, each.name) for each in dataclasses.fields(corpus)}
+        return WholeMixture(**fields | {"texts": parts})
     capacity = corpus.sequence_length + 1
     sides = {
         kind: WholeSide.of(text, capacity)

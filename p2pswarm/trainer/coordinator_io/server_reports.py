@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from p2pswarm.base.errors import BadMessage, SwarmError
 from p2pswarm.base.ids import PeerId
 from p2pswarm.data.samples.corpus import Corpus, Tokens
-from p2pswarm.data.samples.target_marks import targets_in
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import REASON_CHARS
@@ -105,7 +104,12 @@ def samples_of(microbatch: int, corpus: Corpus) -> Tokens:
 
 def targets_of(microbatches: Sequence[int], corpus: Corpus) -> dict[int, int]:
     """How many targets microbatches and held-out batches have."""
-    return {number: targets_in(samples_of(number, corpus)) for number in microbatches}
+    return {
+        number: corpus.held_out_targets(number - EVALUATION_BASE)
+        if number >= EVALUATION_BASE
+        else corpus.targets(number)
+        for number in microbatches
+    }
 
 
 def first_push(order: act.Launch, run: bytes, meta: TensorMeta) -> Push:

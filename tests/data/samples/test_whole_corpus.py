@@ -80,6 +80,13 @@ def test_a_row_is_int32_and_its_padding_and_first_tokens_are_no_targets():
         assert np.flatnonzero(row & BEGIN).tolist() == begins.tolist()
 
 
+def test_targets_are_counted_without_reading_the_text():
+    found = made()
+    for number in range(3 * len(found.train_side.rows)):
+        assert found.targets(number) == targets_in(found.microbatch(number))
+        assert found.held_out_targets(number) == targets_in(found.held_out_batch(number))
+
+
 def test_a_document_that_is_too_long_ends_with_its_row_and_one_without_targets_is_left_out(caplog):
     caplog.set_level(logging.WARNING)
 

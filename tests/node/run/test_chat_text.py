@@ -79,7 +79,7 @@ def test_whole_documents_of_text_are_all_targets_but_their_first_tokens(
     corpus = read_corpus(config, tokenizer_of(config))
 
     side = corpus.train_side
-    assert side.targets == int((side.lengths - 1).sum())
+    assert side.counts.tolist() == (side.lengths - 1).tolist()
     assert side.cut == 0, "a document that is longer than a row is several"
 
 
@@ -91,6 +91,9 @@ def test_chats_and_text_are_mixed(config: NodeConfig, tmp_path: Path):
     corpus = read_corpus(*with_tokenizer(settled(dataclasses.replace(config, train=train))))
 
     assert all(isinstance(part.corpus, WholeCorpus) for part in corpus.parts)
+    for number in range(5):
+        assert corpus.targets(number) == targets_in(corpus.microbatch(number))
+        assert corpus.held_out_targets(number) == targets_in(corpus.held_out_batch(number))
     assert corpus.microbatch(0).shape == (4, 49)
 
 
