@@ -1,1 +1,1 @@
-"""Losses beside that of the scores."""
+"""Losses of a model: of its scores, and of its routers."""

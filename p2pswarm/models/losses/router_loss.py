@@ -83,7 +83,7 @@ class RouterLoss:
 
     def run(self, weight: float, block: Callable[[Value], Value], value: Value) -> Value:
         """Run the block for a microbatch of this weight."""
-        self.weight = weight
+        self.weight, self._logits = weight, []  # a forward that failed may have left some
         try:
             return block(value)
         finally:

@@ -14,7 +14,7 @@ from p2pswarm.models.check.model_check import check_stages
 from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.hf_library import library_model
-from p2pswarm.models.losses.router_loss import balance_of
+from p2pswarm.models.losses.router_loss import RouterLoss, Routers, balance_of
 from p2pswarm.node.run.preparation import check_routers
 from p2pswarm.server.devices.row_split import require_splittable
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
@@ -101,3 +101,25 @@ def test_where_there_are_no_routers_it_is_refused():
 
     with pytest.raises(Unusable, match="router_loss is for one device a server"):
         require_splittable(balanced(), 1)
+
+
+def test_what_a_forward_left_that_failed_is_no_part_of_the_next():
+    class Router(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 1
+
+    router = Router()
+    routers = RouterLoss.of(router, Routers(Router, 0, 1.0, 1))
+    logits = torch.randn(6, 4, requires_grad=True)
+
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        router(x)
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        routers.run(1.0, fails, logits)
+    made = routers.run(1.0, lambda x: routers.beside(router(x)), logits)
+    (found,) = torch.autograd.grad(made, logits, torch.zeros_like(made))
+
+    (expected,) = torch.autograd.grad(balance_of(logits, 1), logits)
+    assert torch.equal(found, expected)
