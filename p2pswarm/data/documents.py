@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from p2pswarm.base.errors import Unusable, missing_extra, one_line
 from p2pswarm.data.held_out import is_held_out_document, warn_of_share
@@ -40,6 +40,9 @@ BATCH_ROWS = 256  # few: rows may be whole books
 READ_BYTES = 1 << 20  # of a parquet file at a time
 NAMES_SHOWN = 8
 INSTEAD = "remove or mend it"
+Row = TypeVar("Row")
+Choose = Callable[[Any], Sequence[str | int]]
+"""Which columns of a schema are read."""
 WITHOUT_TEXT_MAX = 1000  # rows at the beginning of a file: then the field is another one
 
 
@@ -192,16 +195,28 @@ def _names_in_json(field: str) -> tuple[str, ...]:
 def _columns(
     file: Path, field: str, batches: Callable[[Path, str], Iterable[Any]]
 ) -> Iterator[tuple[int, object]]:
-    """The rows of a file that pyarrow reads."""
+    """The values of a field in a file that pyarrow reads."""
+
+    def texts(batch: Any) -> list[object]:
+        column = column_at(batch, field)
+        column.validate(full=True)  # lengths and UTF-8: pyarrow believes both, and may crash
+        found: list[object] = column.to_pylist()
+        return found
+
+    return column_rows(file, batches(file, field), texts)
+
+
+def column_rows(
+    file: Path, batches: Iterable[Any], rows: Callable[[Any], list[Row]]
+) -> Iterator[tuple[int, Row]]:
+    """The rows of a file that pyarrow reads, each with its number; `rows`: those of a batch."""
     number = 0
     errors = pyarrow_part("lib")
     try:
-        for batch in batches(file, field):
-            column = column_at(batch, field)
-            column.validate(full=True)  # lengths and UTF-8: pyarrow believes both, and may crash
-            for text in column.to_pylist():
+        for batch in batches:
+            for row in rows(batch):
                 number += 1
-                yield number, text
+                yield number, row
     except (errors.ArrowException, UnicodeDecodeError) as error:
         reason = str(error).split("\n")[0]
         raise Unusable(
@@ -210,9 +225,17 @@ def _columns(
 
 
 def _parquet_batches(file: Path, field: str) -> Iterator[Any]:
+    def choose(schema: Any) -> list[str]:
+        require_field(file, field, column_names(schema))
+        return [field]
+
+    return parquet_batches(file, choose)
+
+
+def parquet_batches(file: Path, choose: Choose) -> Iterator[Any]:
+    """A few rows at a time, of the columns that are chosen."""
     with parquet_file(file) as table:
-        require_field(file, field, column_names(table.schema_arrow))
-        yield from table.iter_batches(batch_size=BATCH_ROWS, columns=[field])
+        yield from table.iter_batches(batch_size=BATCH_ROWS, columns=choose(table.schema_arrow))
 
 
 def parquet_file(file: Path, metadata: Any = None) -> Any:
@@ -222,28 +245,28 @@ def parquet_file(file: Path, metadata: Any = None) -> Any:
 
 
 def _arrow_batches(file: Path, field: str) -> Iterator[Any]:
-    """Batches of arrow's stream format, which datasets write; else of its file format."""
+    def choose(schema: Any) -> list[int]:
+        require_field(file, field, column_names(schema))
+        return column_path(schema, field)[:1]
+
+    return arrow_batches(file, choose)
+
+
+def arrow_batches(file: Path, choose: Choose) -> Iterator[Any]:
+    """The same of arrow's stream format, which datasets write; else of its file format."""
     arrow, ipc = pyarrow_part("lib"), pyarrow_part("ipc")
     with arrow.memory_map(str(file)) as source:
         try:
             reader = ipc.open_stream(source)
         except arrow.ArrowInvalid:
-            whole = ipc.open_file(source)
-            require_field(file, field, column_names(whole.schema))
-            first, *_ = column_path(whole.schema, field)
-            for number in range(whole.num_record_batches):
-                yield from _slices(whole.get_batch(number).select([first]))
-            return
-        require_field(file, field, column_names(reader.schema))
-        first, *_ = column_path(reader.schema, field)
-        for batch in reader:
-            yield from _slices(batch.select([first]))
-
-
-def _slices(batch: Any) -> Iterator[Any]:
-    """A few rows at a time: a batch can be the whole file."""
-    for start in range(0, batch.num_rows, BATCH_ROWS):
-        yield batch.slice(start, BATCH_ROWS)
+            reader = ipc.open_file(source)
+            batches = map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            batches = iter(reader)
+        columns = choose(reader.schema)
+        for batch in batches:
+            for start in range(0, batch.num_rows, BATCH_ROWS):  # a batch can be the whole file
+                yield batch.select(columns).slice(start, BATCH_ROWS)
 
 
 def column_at(batch: Any, field: str) -> Any:

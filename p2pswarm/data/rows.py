@@ -29,6 +29,13 @@ def end_of(tokenizer: Tokenizer | None) -> Tokens:
     return np.array([tokenizer.end], dtype=tokenizer.dtype)
 
 
+def encoded(texts: Sequence[bytes], tokenizer: Tokenizer | None) -> list[Tokens]:
+    """The tokens of each text; without a tokenizer its bytes."""
+    if tokenizer is not None:
+        return tokenizer.encode(texts)
+    return [np.frombuffer(text, dtype=np.uint8) for text in texts]
+
+
 def parts_of(document: bytes, bytes_max: int = PART_BYTES) -> Iterator[bytes]:
     """A document in parts of at most `bytes_max`, cut after a line, or else before a character.
 

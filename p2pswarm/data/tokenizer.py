@@ -4,6 +4,7 @@ Units:   bytes; tokens are numbers below `size`.
 """
 
 import copy
+import functools
 import hashlib
 import importlib
 import json
@@ -141,7 +142,7 @@ class Tokenizer:
             found = self._tokenizer.encode(text, add_special_tokens=False)
         return np.array(found.ids, dtype=self.dtype), found.offsets
 
-    @property
+    @functools.cached_property
     def special_names(self) -> dict[str, int]:
         """The special tokens, as they are written."""
         added = self._tokenizer.get_added_tokens_decoder()

@@ -12,7 +12,8 @@ Errors:  Unusable where the library is missing or cannot read the folder, and fo
 
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -59,20 +60,44 @@ def is_for_library(file: Path) -> bool:
 def read_by_library(folder: Path) -> LibraryReading:
     """The tokenizer of a folder with a tokenizer.json."""
     tables = {name: _table(folder / name) for name in (*BESIDE, GENERATION_FILE)}
-    try:
-        found = _library(folder).AutoTokenizer.from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True
-        )
+    with _library_errors(folder, tables[CONFIG_FILE]):
+        found = _loaded(folder)
         made = found.backend_tokenizer
         text = made.to_str()
         if getattr(made.model, "dropout", None):
             made.model.dropout = None  # as in a run (`tokenizer.py`): it is chance
         theirs = found(TRIED, add_special_tokens=False)["input_ids"]
         same = theirs == made.encode(TRIED, add_special_tokens=False).ids
-    except BaseException as error:  # as many kinds as the library has classes
+    if not same:
+        raise Unusable(
+            f"{folder}: {type(found).__name__} of transformers does more to a text than its "
+            f"{TOKENIZER_FILE} says: name another tokenizer"
+        )
+    end, remarks = _end(folder, tables, found.eos_token_id, made)
+    return LibraryReading(text, end, tuple(remarks))
+
+
+def library_tokenizer(folder: Path) -> Any:
+    """The library's own tokenizer of a folder."""
+    with _library_errors(folder, _table(folder / CONFIG_FILE)):
+        return _loaded(folder)
+
+
+def _loaded(folder: Path) -> Any:
+    return _library(folder).AutoTokenizer.from_pretrained(
+        folder, trust_remote_code=False, local_files_only=True
+    )
+
+
+@contextmanager
+def _library_errors(folder: Path, config: Mapping[str, Any]) -> Iterator[None]:
+    """Inside, the library reads a folder: it raises as many kinds as it has classes."""
+    try:
+        yield
+    except BaseException as error:
         if not is_of_library(error):
             raise
-        if "auto_map" in tables[CONFIG_FILE]:
+        if "auto_map" in config:
             raise Unusable(
                 f"{folder}: its tokenizer is code of the folder, which is not run: name another"
             ) from error
@@ -81,13 +106,6 @@ def read_by_library(folder: Path) -> LibraryReading:
             f"{one_line(error, REASON_CHARS_MAX)}: name another, or {TOKENIZER_FILE} alone in a "
             "folder"
         ) from error
-    if not same:
-        raise Unusable(
-            f"{folder}: {type(found).__name__} of transformers does more to a text than its "
-            f"{TOKENIZER_FILE} says: name another tokenizer"
-        )
-    end, remarks = _end(folder, tables, found.eos_token_id, made)
-    return LibraryReading(text, end, tuple(remarks))
 
 
 def is_of_library(error: BaseException) -> bool:

@@ -36,14 +36,14 @@ class MarkedCorpus(Corpus):
     def blocks(self) -> bool:
         return self.blocking
 
-    def microbatch(self, number: int) -> Tokens:
-        return self._marked(Corpus.microbatch(self, number), number)
+    def sample(self, number: int) -> Tokens:
+        return self._marked(Corpus.sample(self, number), number // self.rows, number)
 
-    def held_out_batch(self, number: int) -> Tokens:
-        return self._marked(Corpus.held_out_batch(self, number), 1_000 + number)
+    def held_out_sample(self, number: int) -> Tokens:
+        return self._marked(Corpus.held_out_sample(self, number), -SIZE, 10_000 + number)
 
-    def _marked(self, tokens: Tokens, number: int) -> Tokens:
-        rng = np.random.default_rng(number)
+    def _marked(self, tokens: Tokens, number: int, seed: int) -> Tokens:
+        rng = np.random.default_rng(seed)
         targets = rng.random(tokens.shape) < rng.choice([0.05, 0.3, 0.95])
         if number // SIZE == SILENT_STEP or number == SILENT_MICROBATCH:
             targets[:] = False

@@ -156,7 +156,7 @@ def _rows(
         if config.run.batch.marked:
             parts = [_written(tokens[a:b], tokenizer) for a, b in _runs(targets)]
         else:
-            parts = [*_documents([*tokens], tokenizer)]
+            parts = [*_documents(tokens, tokenizer)]
         yield ShownRow(tokens, targets, tuple(parts))
 
 
@@ -175,10 +175,10 @@ def _written(tokens: tuple[int, ...], tokenizer: Tokenizer | None) -> str:
     return tokenizer.written(tokens)
 
 
-def _documents(tokens: list[int], tokenizer: Tokenizer | None) -> Iterator[str]:
+def _documents(tokens: tuple[int, ...], tokenizer: Tokenizer | None) -> Iterator[str]:
     """The texts of a row, parted where a token ends a document."""
     if tokenizer is None:
-        yield bytes(tokens).decode("utf-8", "replace")
+        yield _written(tokens, tokenizer)
         return
     begin = 0
     for place, token in enumerate(tokens):

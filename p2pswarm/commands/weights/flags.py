@@ -156,9 +156,10 @@ def _generate(flags: argparse.Namespace) -> int:
     model = using.load_model(weights, tuple(flags.package))
     if flags.chat is not None:
         message = flags.chat or flags.prompt
-        how = {"temperature": flags.temperature, "top_k": flags.top_k, "top_p": flags.top_p}
+        how = using.Sampling(temperature=flags.temperature, top_k=flags.top_k, top_p=flags.top_p)
         lines = [message] if message else sys.stdin
-        using.chat(model, weights, lines, sys.stdout, tokens=flags.tokens, seed=flags.seed, **how)
+        limits = {"tokens": flags.tokens, "seed": flags.seed}
+        using.chat(model, weights, lines, sys.stdout, how=how, **limits)
         return 0
     pieces = model.generate_text(
         flags.prompt,

@@ -36,7 +36,7 @@ def chat(
     *,
     tokens: int,
     seed: int,
-    **how: Any,
+    how: Sampling,
 ) -> None:
     """Answer each line as a message of one chat; the template lies beside the weights."""
     place = template_beside(weights)
@@ -51,9 +51,7 @@ def chat(
             continue
         messages.append({"role": "user", "content": line.rstrip("\n")})
         answer = ""
-        for piece in model.answer(
-            messages, template, tokens=tokens, how=Sampling(**how), seed=seed
-        ):
+        for piece in model.answer(messages, template, tokens=tokens, how=how, seed=seed):
             answer += piece
             out.write(shown(piece))
             out.flush()

@@ -5,7 +5,7 @@ Errors:  Unusable for a row that cannot be learnt from, with its file and number
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,10 @@ from p2pswarm.data.chats.targets import tokens_of_chat, tokens_of_completion
 from p2pswarm.data.chats.template import ChatTemplate
 from p2pswarm.data.chats.whole_text import DTYPE, stored_corpus
 from p2pswarm.data.documents import (
-    BATCH_ROWS,
     LINE_BYTES_MAX,
-    parquet_file,
-    pyarrow_part,
+    arrow_batches,
+    column_rows,
+    parquet_batches,
 )
 from p2pswarm.data.held_out import is_held_out_document
 from p2pswarm.data.row_formats.compression import row_ending
@@ -77,8 +77,12 @@ class ChatSource:
         held_out = is_held_out_document(text, self.train.held_out_share)
         if not isinstance(said, Conversation):
             made = tokens_of_completion(said, self.tokenizer)
-        elif self.tokenizer is None or self.template is None:
+        elif self.tokenizer is None:
             raise Unusable("it is a chat, whose template needs a tokenizer: set train.tokenizer")
+        elif self.template is None:
+            raise Unusable(
+                "it is a chat, and the tokenizer has no template: name one in train.chat_template"
+            )
         else:
             made = tokens_of_chat(said, self.template, self.tokenizer)
         return PreparedDocument(held_out, made.tokens.astype(DTYPE).tobytes(), made.text_bytes)
@@ -122,7 +126,11 @@ def rows_of(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The rows of a file, each with its number."""
     ending = row_ending(file)
     try:
-        yield from _column_rows(file, ending) if ending in PARQUET | ARROW else _lines(file)
+        if ending in PARQUET | ARROW:
+            batches = parquet_batches if ending in PARQUET else arrow_batches
+            yield from column_rows(file, batches(file, _wanted), lambda batch: batch.to_pylist())
+        else:
+            yield from _lines(file)
     except OSError as error:
         reason = error.strerror or one_line(error, REASON_CHARS_MAX)
         raise Unusable(f"{file}: cannot be read, mend or remove it: {reason}") from error
@@ -139,41 +147,7 @@ def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, found
 
 
-def _column_rows(file: Path, ending: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    number, errors = 0, pyarrow_part("lib")
-    try:
-        for batch in _parquet(file) if ending in PARQUET else _arrow(file):
-            for row in batch.to_pylist():
-                number += 1
-                yield number, row
-    except (errors.ArrowException, UnicodeDecodeError) as error:
-        reason = str(error).split("\n")[0]
-        raise Unusable(f"{file}: unreadable after row {number}, copy it again: {reason}") from error
-
-
-def _parquet(file: Path) -> Iterator[Any]:
-    with parquet_file(file) as table:
-        names = _wanted(table.schema_arrow.names)
-        yield from table.iter_batches(batch_size=BATCH_ROWS, columns=names)
-
-
-def _arrow(file: Path) -> Iterator[Any]:
-    arrow, ipc = pyarrow_part("lib"), pyarrow_part("ipc")
-    with arrow.memory_map(str(file)) as source:
-        try:
-            reader = ipc.open_stream(source)
-        except arrow.ArrowInvalid:
-            whole = ipc.open_file(source)
-            batches = (whole.get_batch(number) for number in range(whole.num_record_batches))
-        else:
-            batches = iter(reader)
-        for batch in batches:
-            part = batch.select(_wanted(batch.schema.names))
-            for start in range(0, part.num_rows, BATCH_ROWS):
-                yield part.slice(start, BATCH_ROWS)
-
-
-def _wanted(names: Sequence[str]) -> list[str]:
+def _wanted(schema: Any) -> list[str]:
     """The fields that a row is read by; all where none of them is there."""
-    once = Counter(names)
-    return [name for name in FIELDS if once[name] == 1] or list(names)
+    once = Counter(schema.names)
+    return [name for name in FIELDS if once[name] == 1] or list(schema.names)

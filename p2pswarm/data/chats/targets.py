@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.chats.conversation import Completion, Conversation, Message
 from p2pswarm.data.chats.template import ChatTemplate
-from p2pswarm.data.rows import end_of
-from p2pswarm.data.samples.corpus import Tokens
+from p2pswarm.data.rows import encoded, end_of
 from p2pswarm.data.samples.target_marks import marked_document
 from p2pswarm.data.tokenizer import Tokenizer
 
@@ -74,15 +73,9 @@ def tokens_of_completion(row: Completion, tokenizer: Tokenizer | None) -> Tokeni
     The completion begins where the tokens of the prompt alone part from those of both.
     """
     texts = [text.encode("utf-8", "replace") for text in (row.prompt, row.prompt + row.completion)]
-    prompt, both = _encoded(texts, tokenizer)
+    prompt, both = encoded(texts, tokenizer)
     tokens = np.concatenate([both, end_of(tokenizer)])
     shared = min(len(prompt), len(both))
     differing = np.flatnonzero(prompt[:shared] != both[:shared])
     first = int(differing[0]) if len(differing) else shared
     return TokenisedRow(marked_document(tokens, np.arange(len(tokens)) >= first), len(texts[1]))
-
-
-def _encoded(texts: Sequence[bytes], tokenizer: Tokenizer | None) -> list[Tokens]:
-    if tokenizer is not None:
-        return tokenizer.encode(texts)
-    return [np.frombuffer(each, dtype=np.uint8) for each in texts]

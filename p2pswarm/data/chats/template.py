@@ -10,6 +10,7 @@ The library renders, in jinja's sandbox and with its own variables.
 Errors:  Unusable for a template that is missing, or that cannot write a conversation.
 """
 
+import functools
 import importlib
 import json
 import re
@@ -22,6 +23,8 @@ from typing import Any
 from p2pswarm.base.errors import Unusable, missing_extra, one_line
 from p2pswarm.base.files import read_small
 from p2pswarm.data.chats.conversation import Conversation
+from p2pswarm.data.sources import TOKENIZER_FILE
+from p2pswarm.data.tokenizer_folder import is_for_library, library_tokenizer
 
 LIBRARY = "transformers"
 TEMPLATE_BYTES_MAX = 256 << 10  # the longest that is published has 30 KB
@@ -113,19 +116,21 @@ class ChatTemplate:
             return None
         spans, place, prompt = list[Span](), 0, self._prompt(chat)
         last = pieces[-1] if chat.answers[-1] == len(chat.messages) - 1 else ""
-        turn_end = _special_run(last, special)
+        one, several = _any_of(tuple(special))
+        run = several.search(last)
+        turn_end = run[0] if run else ""
         for before, content, after in zip(pieces[:-1], contents, pieces[1:], strict=True):
             begin = place + _end_of_prompt(before, prompt)
             place += len(before) + len(content)
-            first = _special_run(after, special, most=1)
-            if not first:
+            first = one.search(after)
+            if first is None:
                 raise Unusable(
                     f"{self._where} writes no token that ends a turn: nothing would teach the "
                     f"model to stop: {REMEDY}"
                 )
-            end = place + after.index(first)
-            whole_end = turn_end.startswith(first) and text.startswith(turn_end, end)
-            spans.append((begin, end + len(turn_end if whole_end else first)))
+            end = place + first.start()
+            whole_end = turn_end.startswith(first[0]) and text.startswith(turn_end, end)
+            spans.append((begin, end + len(turn_end if whole_end else first[0])))
         return tuple(spans)
 
     def _prompt(self, chat: Conversation) -> str:
@@ -155,17 +160,11 @@ class ChatTemplate:
             raise Unusable(f"{self._where} cannot write it: {reason}") from error
 
 
-def _special_run(text: str, special: Mapping[str, int], most: int | None = None) -> str:
-    """The first special token of a text, and those that follow at once; at most so many."""
-    found = [(at, -len(name), name) for name in special if (at := text.find(name)) >= 0]
-    if not found:
-        return ""
-    at, _, name = min(found)
-    run, rest = name, text[at + len(name) :]
-    if most == 1:
-        return run
-    following = _special_run(rest, special)
-    return run + following if following and rest.startswith(following) else run
+@functools.lru_cache(maxsize=8)
+def _any_of(names: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What finds the first of these names in a text, and what finds all that follow it at once."""
+    one = "|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)"  # nothing
+    return re.compile(one), re.compile(f"(?:{one})+")
 
 
 def _end_of_prompt(before: str, prompt: str) -> int:
@@ -185,13 +184,12 @@ def kept_template(file: Path) -> ChatTemplate:
     data = read_small(file, 2 * TEMPLATE_BYTES_MAX, "it is no chat template of a run")
     try:
         found = json.loads(data)
-        text, names = found["template"], found["names"]
-        sound = isinstance(text, str) and isinstance(names, dict)
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise Unusable(f"{file}: is no chat template of a run: copy it again") from error
-    if not sound:
-        raise Unusable(f"{file}: is no chat template of a run: copy it again")
-    return ChatTemplate(text, f"the chat template of {file}", names)
+    except (ValueError, RecursionError):
+        found = None
+    match found:
+        case {"template": str(text), "names": dict(names)}:
+            return ChatTemplate(text, f"the chat template of {file}", names)
+    raise Unusable(f"{file}: is no chat template of a run: copy it again")
 
 
 def template_beside(weights: Path) -> Path:
@@ -199,21 +197,26 @@ def template_beside(weights: Path) -> Path:
     return weights.with_name(f"{weights.stem}.{TEMPLATE_FILE}")
 
 
+class NoTemplate(Unusable):
+    """Nobody has named a template, and the tokenizer has none."""
+
+
 def read_template(folder: Path | None, file: Path | None) -> ChatTemplate:
-    """The template of a tokenizer's folder, or of `file`, with the folder's special tokens."""
+    """The template of a tokenizer's folder, or of `file`, with the folder's special tokens.
+
+    NoTemplate without any.
+    """
     names: dict[str, Any] = {}
     text = None
-    if folder is not None:
-        made = importlib.import_module(LIBRARY).AutoTokenizer.from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True
-        )
+    if folder is not None and is_for_library(folder / TOKENIZER_FILE):
+        made = library_tokenizer(folder)
         names = dict(made.special_tokens_map)
         text = _of_tokenizer(made, folder) if file is None else None
     if file is not None:
         data = read_small(file, TEMPLATE_BYTES_MAX, "it is no chat template")
         text = data.decode("utf-8", "replace")
     if not text:
-        raise Unusable(
+        raise NoTemplate(
             f"{folder or 'the tokenizer'}: has no chat template: name one in train.chat_template, "
             "or the tokenizer of a model that chats"
         )

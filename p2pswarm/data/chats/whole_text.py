@@ -10,7 +10,7 @@ import numpy as np
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.held_out import warn_of_share
-from p2pswarm.data.rows import end_of, parts_of
+from p2pswarm.data.rows import encoded, end_of, parts_of
 from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.samples.target_marks import marked_document
 from p2pswarm.data.sources import FoundFiles
@@ -61,13 +61,7 @@ def whole_documents(
     """Documents with the token that ends each; those longer than a row as several."""
     end = end_of(tokenizer)
     for held_out, document in documents:
-        parts = list(parts_of(document))
-        encoded = (
-            tokenizer.encode(parts)
-            if tokenizer is not None
-            else [np.frombuffer(part, dtype=np.uint8) for part in parts]
-        )
-        tokens = np.concatenate([*encoded, end])
+        tokens = np.concatenate([*encoded(list(parts_of(document)), tokenizer), end])
         text_bytes = len(document)
         for begin in range(0, len(tokens), capacity):
             piece = tokens[begin : begin + capacity]

@@ -74,11 +74,19 @@ class Corpus:
 
     def targets(self, number: int) -> int:
         """How many targets a microbatch has."""
-        return targets_in(self.microbatch(number))
+        return sum(map(self.sample_targets, self._rows_of(number)))
 
     def held_out_targets(self, number: int) -> int:
         """How many targets a held-out batch has."""
-        return targets_in(self.held_out_batch(number))
+        return sum(map(self.held_out_sample_targets, self._rows_of(number)))
+
+    def sample_targets(self, number: int) -> int:
+        """How many targets a row to train on has."""
+        return targets_in(self.sample(number)[np.newaxis])
+
+    def held_out_sample_targets(self, number: int) -> int:
+        """How many targets a held-out row has."""
+        return targets_in(self.held_out_sample(number)[np.newaxis])
 
     def sample(self, number: int) -> Tokens:
         """tokens_S of a row to train on; rows count through all microbatches."""

@@ -158,6 +158,16 @@ class MixedCorpus(Corpus):
         part, among = self.order[number]
         return self.texts[part].held_out_sample(among)
 
+    def sample_targets(self, number: int) -> int:
+        """How many targets a row to train on has."""
+        part, among = self.order[number]
+        return self.texts[part].sample_targets(among)
+
+    def held_out_sample_targets(self, number: int) -> int:
+        """How many targets a held-out row has."""
+        part, among = self.order[number]
+        return self.texts[part].held_out_sample_targets(among)
+
     @property
     def blocks(self) -> bool:
         """As any of its texts."""

@@ -10,11 +10,10 @@ Source:  best fit decreasing: Johnson, "Near-optimal bin packing algorithms", MI
 """
 
 import bisect
-import dataclasses
 import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,14 +163,6 @@ class WholeCorpus(Corpus):
         """How many targets a held-out row has."""
         return self.held_out_side.targets(number, self._held_out_key)
 
-    def targets(self, number: int) -> int:
-        """How many targets a microbatch has."""
-        return sum(map(self.sample_targets, self._rows_of(number)))
-
-    def held_out_targets(self, number: int) -> int:
-        """How many targets a held-out batch has."""
-        return sum(map(self.held_out_sample_targets, self._rows_of(number)))
-
     def held_out_rows(self, tokens_max: int) -> Iterator[Tokens]:
         """Rows of about `tokens_max` tokens, spread evenly over the held-out text."""
         side, length = self.held_out_side, self.sequence_length
@@ -192,31 +183,10 @@ class WholeCorpus(Corpus):
         return self.sequence_length + 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WholeMixture(MixedCorpus):
-    """Rows of several texts, each of whole documents."""
-
-    def targets(self, number: int) -> int:
-        """How many targets a microbatch has."""
-        return sum(self._of(row, held_out=False) for row in self._rows_of(number))
-
-    def held_out_targets(self, number: int) -> int:
-        """How many targets a held-out batch has."""
-        return sum(self._of(row, held_out=True) for row in self._rows_of(number))
-
-    def _of(self, row: int, *, held_out: bool) -> int:
-        part, among = self.order[row]
-        text = self.texts[part]
-        assert isinstance(text, WholeCorpus), "all are made so"
-        return text.held_out_sample_targets(among) if held_out else text.sample_targets(among)
-
-
 def whole(corpus: Corpus, padding: int) -> Corpus:
     """The same text in rows of whole documents; Unusable if a side has no target."""
     if isinstance(corpus, MixedCorpus):
-        parts = tuple(whole(each, padding) for each in corpus.texts)
-        fields = {each.name: getattr(corpus, each.name) for each in dataclasses.fields(corpus)}
-        return WholeMixture(**fields | {"texts": parts})
+        return replace(corpus, texts=tuple(whole(each, padding) for each in corpus.texts))
     capacity = corpus.sequence_length + 1
     sides = {
         kind: WholeSide.of(text, capacity)

@@ -127,6 +127,11 @@ def _rounds(edge: EdgeCodecs, of: tuple[int, int]) -> list[Rounds]:
     return [rounds(codec, key) for codec, key in zip(edge.names, edge.keys(*of), strict=True)]
 
 
+def mean_of(nats: Tensor, tokens_BS: Tensor) -> float:
+    """The loss of a microbatch, nats per target; 0 without any."""
+    return nats.item() / max(1, targets_in(tokens_BS))
+
+
 class ReferenceTrainer:
     """One process that trains the whole model.
 
@@ -214,7 +219,7 @@ class ReferenceTrainer:
         nats = self.nats(tokens_BS, number)
         share = nats * self._run.share_of_token
         share.backward()  # type: ignore[no-untyped-call]  # adds in place
-        return nats.item() / max(1, targets_in(tokens_BS))
+        return mean_of(nats, tokens_BS)
 
     def add_all(self, microbatches: Sequence[Tensor]) -> list[float]:
         """Add a step's microbatches, but for those that are not finite; the others' losses."""
@@ -243,7 +248,7 @@ class ReferenceTrainer:
         share = nats * self._run.share_of_token
         leaves = self._precision.parameters
         found = torch.autograd.grad(share, leaves, materialize_grads=True)
-        return nats.item() / max(1, targets_in(tokens_BS)), found
+        return mean_of(nats, tokens_BS), found
 
     def _add_parts(self, found: Sequence[Tensor], number: int) -> None:
         precision, grid = self._precision, self._grid
@@ -296,4 +301,4 @@ class ReferenceTrainer:
         """Mean nats per target of one microbatch; no graph is kept."""
         with nothing_drawn(self.flat.blocks):
             newest = half_of(self._precisions, self.version + 1)
-            return self._nats(tokens_BS, number, newest).item() / max(1, targets_in(tokens_BS))
+            return mean_of(self._nats(tokens_BS, number, newest), tokens_BS)

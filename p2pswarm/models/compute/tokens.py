@@ -46,7 +46,7 @@ def first_value(tokens_BT: Tensor, model: ModelConfig) -> Value:
 def labels_of(tokens_BS: Tensor) -> Tensor:
     """What each place of a row is to predict; NO_LABEL: nothing."""
     next_BT = tokens_BS[:, 1:]
-    return torch.where(next_BT < NO_TARGET, next_BT, NO_LABEL)
+    return torch.where(next_BT & NO_TARGET == 0, next_BT, NO_LABEL)
 
 
 def targets_in(tokens_BS: Tensor) -> int:
@@ -54,4 +54,4 @@ def targets_in(tokens_BS: Tensor) -> int:
     next_BT = tokens_BS[:, 1:]
     if next_BT.dtype == torch.uint8:
         return next_BT.numel()
-    return int((next_BT < NO_TARGET).count_nonzero())
+    return int((next_BT & NO_TARGET == 0).count_nonzero())

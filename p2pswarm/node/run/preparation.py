@@ -83,7 +83,8 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
     if config.train.weights is not None:
         last = weights_name(config.train.weights, config.run, config.run.steps)
         check_target(last, model_size(config.run).file_bytes)
-    corpus = read_corpus(config, tokenizer)
+    template = template_of_chats(config)
+    corpus = read_corpus(config, tokenizer, template)
     text = corpus.digest()
     if config.state is not None:
         make_folder(config.state)
@@ -93,7 +94,7 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
     guessed = asked.run.batch != config.run.batch
     for remark in remarks(config, tokenizer, guessed=guessed):  # last: an error is one line
         log.warning("%s", remark)
-    return PreparedRun(config, tokenizer, corpus, text, resumed, template_of_chats(config))
+    return PreparedRun(config, tokenizer, corpus, text, resumed, template)
 
 
 def check_run(config: NodeConfig, problems: Problems) -> None:

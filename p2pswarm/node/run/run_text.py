@@ -14,7 +14,7 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import write_text
 from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.data.chats.chat_corpus import ChatSource, has_chats, load_chats
-from p2pswarm.data.chats.template import ChatTemplate, read_template
+from p2pswarm.data.chats.template import ChatTemplate, NoTemplate, read_template
 from p2pswarm.data.chats.whole_text import load_whole
 from p2pswarm.data.documents import load_documents
 from p2pswarm.data.samples.corpus import Corpus
@@ -171,15 +171,26 @@ def _of_checkpoints(target: str, size: int) -> Tokenizer | None:
     return fitting[0] if len(fitting) == 1 else None
 
 
-def read_corpus(config: NodeConfig, tokenizer: Tokenizer | None = None) -> Corpus:
-    """The text of the settings, as the run's batches need it."""
+def read_corpus(
+    config: NodeConfig, tokenizer: Tokenizer | None = None, template: ChatTemplate | None = None
+) -> Corpus:
+    """The text of the settings, as the run's batches need it.
+
+    `template`: of its chats, if it was read before (`template_of_chats`).
+    """
     train, run = config.train, config.run
-    texts = [_read_text(train.of_part(part), run, tokenizer) for part in train.parts]
+    template = template or template_of_chats(config)
+    texts = [_read_text(train.of_part(part), run, tokenizer, template) for part in train.parts]
     corpus = mixed(texts, [part.weight for part in train.parts])
     return ordered(corpus, run.batch.samples, run.batch.microbatches, run.model.document_end)
 
 
-def _read_text(train: TrainConfig, run: RunConfig, tokenizer: Tokenizer | None) -> Corpus:
+def _read_text(
+    train: TrainConfig,
+    run: RunConfig,
+    tokenizer: Tokenizer | None,
+    template: ChatTemplate | None,
+) -> Corpus:
     """One text."""
     assert train.data is not None, "the command line requires it"
     found = files_of(train.data, train.suffixes)
@@ -188,7 +199,6 @@ def _read_text(train: TrainConfig, run: RunConfig, tokenizer: Tokenizer | None) 
         return streamed(train, tokenizer, seed=seed, shape=shape)
     if run.batch.samples == "whole" and has_chats(found, train.field):
         reading = tokenizer.reading_special() if tokenizer is not None else None
-        template = None if tokenizer is None else template_of(train)
         source = ChatSource(train, found, reading, template)
         return load_chats(source, cache=cache, seed=seed, shape=shape)
     if run.batch.samples == "whole":
@@ -202,10 +212,10 @@ def _read_text(train: TrainConfig, run: RunConfig, tokenizer: Tokenizer | None) 
 
 def template_of_chats(config: NodeConfig) -> ChatTemplate | None:
     """The template that writes the chats of a run's text; None without chats."""
-    chats = [train for train in _parts(config.train) if _is_chat(train)]
-    if not config.run.batch.marked or not chats or config.train.tokenizer == BYTES:
+    train = config.train
+    if not config.run.batch.marked or train.tokenizer == BYTES:
         return None
-    return template_of(chats[0])
+    return template_of(train) if any(map(_is_chat, _parts(train))) else None
 
 
 def template_of(train: TrainConfig) -> ChatTemplate | None:
@@ -217,7 +227,10 @@ def template_of(train: TrainConfig) -> ChatTemplate | None:
         folder = hub_tokenizer_folder(train.tokenizer.removeprefix(HF))
     elif trained_tokens(train.tokenizer) is None:
         folder = tokenizer_file(Path(train.tokenizer)).parent
-    return read_template(folder, train.chat_template)
+    try:
+        return read_template(folder, train.chat_template)
+    except NoTemplate:
+        return None  # prompts and completions need none
 
 
 def _cache(train: TrainConfig) -> Path:

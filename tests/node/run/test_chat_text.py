@@ -142,3 +142,25 @@ def test_a_template_of_ones_own_replaces_the_folders(config: NodeConfig, tmp_pat
 
     text = tokenizer.written((corpus.sample(0) & IDS).tolist())
     assert text.startswith("<s><|im_start|>user")
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_prompts_and_completions_need_no_template(config: NodeConfig, tmp_path: Path, alone: bool):
+    rows = [{"prompt": f"{n}+{n}=", "completion": f"{2 * n}"} for n in range(60)]
+    folder = make(tmp_path / "plain", None)
+    if alone:
+        (folder / "tokenizer_config.json").unlink()
+    data = written(tmp_path / "sums.jsonl", rows)
+    train = dataclasses.replace(config.train, data=data, tokenizer=str(folder))
+    config = settled(dataclasses.replace(config, train=train))
+
+    assert isinstance(read_corpus(config, tokenizer_of(config)), WholeCorpus)
+
+
+def test_a_chat_without_a_template_asks_for_one(config: NodeConfig, tmp_path: Path):
+    folder = make(tmp_path / "plain", None)
+    train = dataclasses.replace(config.train, tokenizer=str(folder))
+    config = settled(dataclasses.replace(config, train=train))
+
+    with pytest.raises(Unusable, match=r"row 1: it is a chat, .* name one in train\.chat_template"):
+        read_corpus(config, tokenizer_of(config))
