@@ -21,7 +21,8 @@ from p2pswarm.models.compute.optimizer import AdamW
 from p2pswarm.models.compute.stage_emulator import gradient_place
 from p2pswarm.node.run.run_text import read_corpus
 from p2pswarm.run.schedule import clip_scale, learning_rate
-from p2pswarm.settings.config import NodeConfig, RunConfig
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.parser import load
 
 

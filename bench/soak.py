@@ -35,7 +35,7 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Priority, Stream
 from p2pswarm.net.wire.message import Message, message
 from p2pswarm.node.stack.stack import NodeStack, open_stack
-from p2pswarm.settings.config import NodeConfig
+from p2pswarm.settings.node_config import NodeConfig
 
 MIB = 1 << 20
 PUSHED_BYTES = 1 * MIB

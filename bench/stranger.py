@@ -82,7 +82,8 @@ from p2pswarm.run.messages.trainers import (
     Whereabouts,
     WhoLeads,
 )
-from p2pswarm.settings.config import NodeConfig, RunConfig, ServeConfig
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.node_config import NodeConfig, ServeConfig
 from p2pswarm.settings.parser import run_to_json
 from p2pswarm.tensors.codecs.meta import Dtype, Grant, TensorMeta
 

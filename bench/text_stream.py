@@ -29,7 +29,8 @@ from pyarrow import ipc, parquet
 from results import command_line, write_json
 
 from p2pswarm.node.run.run_text import read_corpus
-from p2pswarm.settings.config import BatchConfig, ModelConfig, NodeConfig, RunConfig
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.train_config import TrainConfig
 
 FILE_BYTES = 512_000_000

@@ -16,7 +16,7 @@ from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.roles import role_module
 from p2pswarm.node.run.invitation_text import joining
 from p2pswarm.node.stack.stack import NodeStack, open_stack
-from p2pswarm.settings.config import NetworkConfig, NodeConfig
+from p2pswarm.settings.node_config import NetworkConfig, NodeConfig
 from p2pswarm.settings.parser import from_values
 
 logging.getLogger("p2pswarm").addHandler(logging.NullHandler())  # programs choose whether they log

@@ -17,7 +17,7 @@ from p2pswarm.net.os.event_loop import run as run_loop
 from p2pswarm.node.progress.output import output, write_line
 from p2pswarm.node.roles import role_module
 from p2pswarm.progress.events import Ended
-from p2pswarm.settings.config import ServeConfig
+from p2pswarm.settings.node_config import ServeConfig
 from p2pswarm.settings.parser import from_values
 from p2pswarm.settings.train_config import TrainConfig
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from p2pswarm.api.node import Node, load_role
 from p2pswarm.node.shutdown import LeaveRequest
-from p2pswarm.settings.config import ServeConfig
+from p2pswarm.settings.node_config import ServeConfig
 from p2pswarm.settings.parser import from_values
 
 log = logging.getLogger(__name__)

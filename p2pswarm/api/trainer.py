@@ -16,7 +16,7 @@ from p2pswarm.commands.owner.invitations import check_asked, invite
 from p2pswarm.data.text_settings import TrainedText, settings_of
 from p2pswarm.node.roles import role_module
 from p2pswarm.progress.events import Ended, Event
-from p2pswarm.settings.config import NodeConfig
+from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.parser import from_values
 from p2pswarm.settings.train_config import TrainConfig
 

@@ -11,7 +11,7 @@ from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.names import MANIFEST_NAME, FolderName, is_ours
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.writer import saving
-from p2pswarm.settings.config import CheckpointConfig
+from p2pswarm.settings.node_config import CheckpointConfig
 
 
 def outdated(

@@ -33,7 +33,7 @@ from p2pswarm.commands.settings_report import check_files, report
 from p2pswarm.node.run.invitation_text import joining
 from p2pswarm.node.stack.addresses import check
 from p2pswarm.progress.printable import printable
-from p2pswarm.settings.config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig, ServeConfig
+from p2pswarm.settings.node_config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig, ServeConfig
 from p2pswarm.settings.parser import load
 from p2pswarm.settings.train_config import TrainConfig
 

@@ -8,16 +8,9 @@ from pathlib import Path
 from p2pswarm.base.files import check_target
 from p2pswarm.data.sources import check_there, tokenizer_file
 from p2pswarm.run.schedule import delay_cost, learning_rate, warms_on
-from p2pswarm.settings.config import (
-    EMULATED,
-    HF,
-    CheckpointConfig,
-    NetworkConfig,
-    NodeConfig,
-    RunConfig,
-    ServeConfig,
-)
+from p2pswarm.settings.config import EMULATED, HF, RunConfig
 from p2pswarm.settings.limits import BYTES, trained_tokens
+from p2pswarm.settings.node_config import CheckpointConfig, NetworkConfig, NodeConfig, ServeConfig
 from p2pswarm.settings.train_config import TrainConfig
 
 Row = tuple[str, str]

@@ -32,8 +32,9 @@ from p2pswarm.models.base import WholeBlock
 from p2pswarm.models.hf_library import whole_model
 from p2pswarm.models.weight_conversion import Conversion, PublishedTensors, published_tensors
 from p2pswarm.models.weight_files import INDEX, ONE_FILE, FolderFiles, HubFiles, WeightFiles
-from p2pswarm.settings.config import ModelConfig, RunConfig, ServeConfig
+from p2pswarm.settings.config import ModelConfig, RunConfig
 from p2pswarm.settings.limits import hub_name, is_pinned
+from p2pswarm.settings.node_config import ServeConfig
 
 PRETRAINED = "pretrained"
 PUBLISHED_KEPT = 4  # a name and a rule for each tensor; a process serves one or two models

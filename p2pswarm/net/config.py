@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from p2pswarm.net.crypto.suite import Suite
-from p2pswarm.settings.config import STATE_SHARE
+from p2pswarm.settings.node_config import STATE_SHARE
 
 NETWORK_ID_BYTES = 16
 

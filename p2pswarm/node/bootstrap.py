@@ -5,7 +5,7 @@ import asyncio
 from p2pswarm.base.problems import Problems
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.node.stack.stack import NodeStack, Say
-from p2pswarm.settings.config import NodeConfig
+from p2pswarm.settings.node_config import NodeConfig
 
 
 def prepare(_config: NodeConfig, _identity: Identity, _say: Say) -> None:

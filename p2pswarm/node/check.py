@@ -15,7 +15,7 @@ from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.node.roles import role_module
 from p2pswarm.node.run.run_folder import try_folder
 from p2pswarm.node.stack.addresses import places_to_listen
-from p2pswarm.settings.config import NodeConfig
+from p2pswarm.settings.node_config import NodeConfig
 
 
 def problems_of(config: NodeConfig) -> list[str]:

@@ -21,7 +21,8 @@ from p2pswarm.node.roles import role_module
 from p2pswarm.node.shutdown import INTERRUPTED, Shutdown, unless
 from p2pswarm.node.stack.stack import open_stack
 from p2pswarm.progress.printable import log_to_stderr
-from p2pswarm.settings.config import EMULATED, NodeConfig
+from p2pswarm.settings.config import EMULATED
+from p2pswarm.settings.node_config import NodeConfig
 
 SWITCH_S = 0.0005  # with 5 ms, bulk beside a busy Python thread ran at 0.41 GB/s instead of 1
 PLAIN_DEVICES = ("auto", "cpu", EMULATED)

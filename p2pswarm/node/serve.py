@@ -66,7 +66,8 @@ from p2pswarm.server.devices.rank_processes import DeviceGroup
 from p2pswarm.server.leadership import Seeker
 from p2pswarm.server.member_session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
-from p2pswarm.settings.config import EMULATED, NetworkConfig, NodeConfig, RunConfig, ServeConfig
+from p2pswarm.settings.config import EMULATED, RunConfig
+from p2pswarm.settings.node_config import NetworkConfig, NodeConfig, ServeConfig
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.codecs.self_test import device_fault
 from p2pswarm.tensors.transfer import TensorTransfer

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
-from p2pswarm.settings.config import NodeConfig
+from p2pswarm.settings.node_config import NodeConfig
 
 T = TypeVar("T")
 INTERRUPTED = 130  # 128 + SIGINT, as shells count

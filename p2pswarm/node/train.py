@@ -49,7 +49,8 @@ from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.run import RunOver
 from p2pswarm.run.messages.status import AskStatus, RunStatus
 from p2pswarm.run.schedule import delay_cost
-from p2pswarm.settings.config import NodeConfig, RunConfig
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceReport
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext, raised
 from p2pswarm.trainer.leadership.participant import Trainer

@@ -9,7 +9,7 @@ import difflib
 import typing
 from collections.abc import Iterator
 
-from p2pswarm.settings.config import NodeConfig
+from p2pswarm.settings.node_config import NodeConfig
 
 SHOWN_CHARS = 60  # of a wrong name, so that the message stays one line
 ALIASES = {

@@ -20,14 +20,7 @@ from typing import Any, TypeVar
 
 from p2pswarm.base.errors import BadMessage, Unusable, one_line
 from p2pswarm.base.files import refuse_pipe
-from p2pswarm.settings.config import (
-    HF,
-    ModelConfig,
-    NodeConfig,
-    OptimizerConfig,
-    RunConfig,
-    ServeConfig,
-)
+from p2pswarm.settings.config import HF, ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.settings.limits import (
     BYTES,
     LONG_NAME,
@@ -42,6 +35,7 @@ from p2pswarm.settings.limits import (
     names_fit,
 )
 from p2pswarm.settings.names import unknown
+from p2pswarm.settings.node_config import NodeConfig, ServeConfig
 from p2pswarm.settings.train_config import TrainConfig
 
 RUN_VERSION = 11  # rises when a manifest's meaning, a run's arithmetic or its messages change

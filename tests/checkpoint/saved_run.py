@@ -27,12 +27,12 @@ from p2pswarm.server.member_session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.config import (
     BatchConfig,
-    CheckpointConfig,
     CodecConfig,
     ModelConfig,
     OptimizerConfig,
     RunConfig,
 )
+from p2pswarm.settings.node_config import CheckpointConfig
 from p2pswarm.sim.loop import run as run_simulated
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.tensors.budget import Budget

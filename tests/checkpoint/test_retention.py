@@ -11,7 +11,7 @@ from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.names import FolderName, parse_folder
 from p2pswarm.checkpoint.retention import outdated, prune
 from p2pswarm.checkpoint.targets import LocalFolder
-from p2pswarm.settings.config import CheckpointConfig
+from p2pswarm.settings.node_config import CheckpointConfig
 from p2pswarm.settings.parser import from_values
 
 ALL = Wanted()

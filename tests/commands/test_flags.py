@@ -18,7 +18,7 @@ from p2pswarm.commands.doctor.flags import config_of as doctors_config
 from p2pswarm.commands.node import EXAMPLES, settings_of
 from p2pswarm.commands.plan.devices import read_devices
 from p2pswarm.plan.device_file import DeviceFile, SiteDevices
-from p2pswarm.settings.config import ROLES, NodeConfig
+from p2pswarm.settings.node_config import ROLES, NodeConfig
 from p2pswarm.settings.parser import load
 
 

@@ -7,14 +7,8 @@ import pytest
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.commands.settings_report import check_files, report
-from p2pswarm.settings.config import (
-    CheckpointConfig,
-    ModelConfig,
-    NodeConfig,
-    OptimizerConfig,
-    RunConfig,
-    ServeConfig,
-)
+from p2pswarm.settings.config import ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.settings.node_config import CheckpointConfig, NodeConfig, ServeConfig
 from p2pswarm.settings.train_config import TrainConfig
 
 TEXT = TrainConfig(data=Path("text"))

@@ -35,7 +35,8 @@ from p2pswarm.models.weight_files import (
     places_in,
     stored_tensors,
 )
-from p2pswarm.settings.config import ModelConfig, ServeConfig
+from p2pswarm.settings.config import ModelConfig
+from p2pswarm.settings.node_config import ServeConfig
 from p2pswarm.settings.parser import from_values, load, run_from_json, run_to_json
 
 TENSORS = {

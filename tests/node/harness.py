@@ -26,7 +26,8 @@ from p2pswarm.reach.relay.circuit_net import CircuitNet
 from p2pswarm.reach.relay.reservations_io import RelayKeeper
 from p2pswarm.run.manifest import RUNS_KEY, RunIdentity, sign_manifest
 from p2pswarm.run.messages.run import Manifest
-from p2pswarm.settings.config import BatchConfig, ModelConfig, NodeConfig, RunConfig
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.sim.loop import run as run_simulated
 
 RUN = RunConfig(

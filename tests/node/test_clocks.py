@@ -9,7 +9,7 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.commands.status.ask import statuses
 from p2pswarm.node.run.discovery import announce, find_run, manifests
 from p2pswarm.node.run.run_choice import CLOCKS_DIFFER, RunChoice
-from p2pswarm.settings.config import ServeConfig
+from p2pswarm.settings.node_config import ServeConfig
 
 WRONG = {"an hour ahead": 3600.0, "two minutes ahead": 120.0, "a day behind": -86_400.0}
 

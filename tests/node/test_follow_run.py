@@ -12,7 +12,8 @@ from p2pswarm.node.run.run_choice import RunChoice
 from p2pswarm.node.serve import follow_run
 from p2pswarm.node.stack.stack import NodeStack
 from p2pswarm.run.manifest import RunOffer
-from p2pswarm.settings.config import RunConfig, ServeConfig
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.node_config import ServeConfig
 
 OTHER_RUN = dataclasses.replace(RUN, name="another")
 

@@ -13,7 +13,8 @@ from p2pswarm.net.wire.message import decode, encode
 from p2pswarm.node.run.discovery import announce, find_run, manifests
 from p2pswarm.node.run.run_choice import RunChoice
 from p2pswarm.run.manifest import RUNS_KEY
-from p2pswarm.settings.config import CONFIG_BYTES_MAX, ServeConfig
+from p2pswarm.settings.config import CONFIG_BYTES_MAX
+from p2pswarm.settings.node_config import ServeConfig
 
 
 def run_with(config_bytes):

@@ -18,7 +18,7 @@ from p2pswarm.node.train import open_trainer
 from p2pswarm.progress.events import Event, Note
 from p2pswarm.run.manifest import MANIFEST_TAG, RunOffer, signed_part
 from p2pswarm.run.messages.run import Manifest, OtherVersion
-from p2pswarm.settings.config import ServeConfig
+from p2pswarm.settings.node_config import ServeConfig
 from p2pswarm.settings.parser import RUN_VERSION, run_to_json
 from p2pswarm.trainer.coordinator_io.server_reports import SAY_EVERY_S
 

@@ -3,8 +3,9 @@
 import pytest
 
 from p2pswarm.base.errors import BadMessage
-from p2pswarm.settings.config import HF, RunConfig, ServeConfig
+from p2pswarm.settings.config import HF, RunConfig
 from p2pswarm.settings.limits import HUB_NAME_CHARS_MAX, hub_name, is_pinned, names_fit
+from p2pswarm.settings.node_config import ServeConfig
 from p2pswarm.settings.parser import RUN_VERSION, from_values, load, run_from_json
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

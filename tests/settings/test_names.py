@@ -5,8 +5,9 @@ import typing
 
 import pytest
 
-from p2pswarm.settings.config import NodeConfig, RunConfig
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.names import EXPLAINED, RENAMED, unknown
+from p2pswarm.settings.node_config import NodeConfig
 
 TOP = sorted(field.name for field in dataclasses.fields(NodeConfig))
 RUN = sorted(field.name for field in dataclasses.fields(RunConfig))

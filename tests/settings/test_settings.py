@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.base.errors import BadMessage, Unusable
-from p2pswarm.settings import config
+from p2pswarm.settings import config, node_config
 from p2pswarm.settings import parser as settings
 from p2pswarm.settings.parser import RUN_VERSION as OURS
 
@@ -25,7 +25,7 @@ def written(tmp_path):
 
 
 def test_an_empty_file_means_the_defaults(written):
-    assert settings.load(written("")) == config.NodeConfig()
+    assert settings.load(written("")) == node_config.NodeConfig()
 
 
 def test_a_file_sets_values_at_any_depth(written):
@@ -387,7 +387,7 @@ def test_every_setting_says_what_it_may_be():
 @pytest.mark.parametrize("target", ["x" * 1001, "a\nb"])
 def test_a_target_that_cannot_be_told_to_servers_is_refused(target):
     with pytest.raises(ValueError, match="target is a path or URL of at most 1000 characters"):
-        config.CheckpointConfig(target=target)
+        node_config.CheckpointConfig(target=target)
 
 
 def test_tensors_are_shared_by_several_devices_only(written):

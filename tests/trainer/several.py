@@ -20,7 +20,8 @@ from p2pswarm.run.router import Router
 from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.server.member_session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
-from p2pswarm.settings.config import CheckpointConfig, RunConfig
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.node_config import CheckpointConfig
 from p2pswarm.settings.parser import run_id, run_to_json
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.tensors.budget import Budget

@@ -22,8 +22,8 @@ from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.node.run.preparation import check_documents, tokenised_run
 from p2pswarm.node.run.run_text import read_corpus, settled, tokenizer_of
 from p2pswarm.progress.printable import printable
-from p2pswarm.settings.config import NodeConfig
 from p2pswarm.settings.limits import BYTES
+from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.parser import load
 from p2pswarm.settings.train_config import TrainConfig
 

@@ -42,7 +42,7 @@ from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.reach.nat.announcement import on_this_machine_alone
 from p2pswarm.reach.nat.reachability import Belief, State, group_of
 from p2pswarm.reach.nat.reachability_io import Reachability
-from p2pswarm.settings.config import NodeConfig
+from p2pswarm.settings.node_config import NodeConfig
 
 PATIENCE_S = 20.0  # two rounds of dial-backs of 5 s, 10 s apart, and the router
 MORE_PEERS_S = 1.0  # one seed has answered: others that were named may be a moment later

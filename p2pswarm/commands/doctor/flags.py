@@ -7,7 +7,7 @@ import argparse
 
 from p2pswarm.commands.arguments import Commands, add_bootstrap, add_json, file_path, run_main
 from p2pswarm.node.stack.addresses import check
-from p2pswarm.settings.config import NodeConfig
+from p2pswarm.settings.node_config import NodeConfig
 
 TEXT = (
     "Finds out whether others can dial this machine, and what slows training down here, and says "

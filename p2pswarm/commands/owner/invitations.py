@@ -34,7 +34,7 @@ from p2pswarm.run.access.messages import (
     TellAccess,
 )
 from p2pswarm.run.manifest import RunIdentity
-from p2pswarm.settings.config import NodeConfig
+from p2pswarm.settings.node_config import NodeConfig
 
 TELL_S = 5.0  # for a trainer to take a list
 ANY_PORT = ":0"

@@ -35,7 +35,8 @@ from p2pswarm.run.messages.balance import (
     ServerCapacity,
 )
 from p2pswarm.run.messages.field_limits import MEMBERS_MAX
-from p2pswarm.settings.config import NodeConfig, RunConfig
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.node_config import NodeConfig
 
 NAMES_MAX = 16  # of a stage, in the lines for people; --json has all
 ANSWERS_MAX = MEMBERS_MAX // CAPACITIES_TOLD_MAX  # who tells less at a time holds us up

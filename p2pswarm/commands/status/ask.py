@@ -32,7 +32,7 @@ from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.run.manifest import RunOffer
 from p2pswarm.run.messages.balance import AskBalance, BalanceStatus
 from p2pswarm.run.messages.status import AskStatus, RunStatus
-from p2pswarm.settings.config import NodeConfig, ServeConfig
+from p2pswarm.settings.node_config import NodeConfig, ServeConfig
 
 NOBODY_SURE = "no run was found, and not all peers of this swarm answered: try again"
 ANSWER_S = 5.0  # for a trainer to answer; several are asked at once

@@ -10,7 +10,7 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.commands.arguments import INVITE_HELP, Commands, add_bootstrap, add_json, run_main
 from p2pswarm.node.run.invitation_text import joining
 from p2pswarm.node.stack.addresses import check
-from p2pswarm.settings.config import NodeConfig
+from p2pswarm.settings.node_config import NodeConfig
 
 STATUS_TEXT = "Asks the trainers of a swarm how their runs stand: steps, servers, microbatches."
 EXPLAIN_TEXT = (

@@ -18,7 +18,7 @@ from p2pswarm.data.samples.corpus import held_out_passes
 from p2pswarm.models.compute.inference import Quality, Sampling, TrainedModel, load_model
 from p2pswarm.models.registry import is_place, package_of
 from p2pswarm.node.run.run_text import read_corpus, tokenizer_of
-from p2pswarm.settings.config import NodeConfig
+from p2pswarm.settings.node_config import NodeConfig
 
 LAYOUT = frozenset("\n\t")
 

@@ -17,7 +17,7 @@ Source:  a token bucket, as in tc-tbf(8); LEDBAT (RFC 6817) yields like this by 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from p2pswarm.settings.config import STATE_SHARE
+from p2pswarm.settings.node_config import STATE_SHARE
 
 BACKGROUND = 2
 """The first priority number that yields: `Priority.STATE` in `net/rpc/base.py`."""

@@ -1,7 +1,8 @@
 """The first lines that a node prints: its id and address, and what others type to join it."""
 
 from p2pswarm.base.ids import Contact
-from p2pswarm.settings.config import HF, NodeConfig, RunConfig
+from p2pswarm.settings.config import HF, RunConfig
+from p2pswarm.settings.node_config import NodeConfig
 
 
 def greeting(config: NodeConfig, own: Contact, ready_s: float) -> list[str]:

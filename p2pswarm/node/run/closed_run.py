@@ -28,7 +28,8 @@ from p2pswarm.run.messages.state import FetchSaved
 from p2pswarm.run.messages.status import AskStatus
 from p2pswarm.run.messages.step import Commit, Fence, Reduce
 from p2pswarm.run.messages.trainers import AskReachable, Enlist, NotHeard, WhoLeads
-from p2pswarm.settings.config import NodeConfig, RunConfig
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.node_config import NodeConfig
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import refuse_pipe
 from p2pswarm.run.access.invitation import PREFIX, Invitation, from_text
 from p2pswarm.run.access.messages import INVITATION_CHARS_MAX
-from p2pswarm.settings.config import NodeConfig
+from p2pswarm.settings.node_config import NodeConfig
 
 
 def invitation_of(config: NodeConfig) -> Invitation | None:

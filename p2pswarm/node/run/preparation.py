@@ -42,8 +42,9 @@ from p2pswarm.node.run.run_text import (
 from p2pswarm.node.run.weights_file import model_size
 from p2pswarm.node.stack.stack import Say
 from p2pswarm.run.schedule import warms_on
-from p2pswarm.settings.config import HF, NodeConfig, OptimizerConfig, RunConfig
+from p2pswarm.settings.config import HF, OptimizerConfig, RunConfig
 from p2pswarm.settings.limits import BYTES, trained_tokens
+from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.train_config import TrainConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 

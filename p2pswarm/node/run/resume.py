@@ -32,7 +32,8 @@ from p2pswarm.run.chain.record import CommitRecord, RecordKind
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.settings.codec_ladder import CodecChoices
-from p2pswarm.settings.config import CheckpointConfig, RunConfig
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.node_config import CheckpointConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom, SavingPlan
 from p2pswarm.trainer.coordinator_io.trainer_context import Proof
 

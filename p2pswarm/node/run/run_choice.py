@@ -14,7 +14,8 @@ from p2pswarm.run.access.grant import is_signed
 from p2pswarm.run.access.invitation import Invitation
 from p2pswarm.run.manifest import RunOffer, UnreadableOffer, read_offer
 from p2pswarm.run.messages.run import Manifest
-from p2pswarm.settings.config import EMULATED, NodeConfig, RunConfig, ServeConfig
+from p2pswarm.settings.config import EMULATED, RunConfig
+from p2pswarm.settings.node_config import NodeConfig, ServeConfig
 from p2pswarm.settings.parser import RUN_VERSION
 
 TELL_AGAIN_S = 3600.0  # a trainer that did not listen is reminded, and hardly notices

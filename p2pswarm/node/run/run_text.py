@@ -33,8 +33,9 @@ from p2pswarm.data.tokenizer import (
     read_tokenizer,
     train_tokenizer,
 )
-from p2pswarm.settings.config import HF, NodeConfig, RunConfig
+from p2pswarm.settings.config import HF, RunConfig
 from p2pswarm.settings.limits import BYTES, trained_tokens
+from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.train_config import TrainConfig
 
 KEY_DIGITS = 16  # of a hash, in the name of a file

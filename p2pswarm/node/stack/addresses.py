@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from p2pswarm.base.errors import BadHandshake, SwarmError, Unusable
 from p2pswarm.base.ids import Address, Contact
-from p2pswarm.settings.config import NodeConfig
+from p2pswarm.settings.node_config import NodeConfig
 
 USUAL_PORT = 4000
 RELAY_HOST_CHARS_MAX = 200  # messages have 262 characters for an address through it

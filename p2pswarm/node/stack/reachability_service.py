@@ -46,7 +46,7 @@ from p2pswarm.reach.relay.relay import Relay, RelayRates
 from p2pswarm.reach.relay.relay_table import RelayLimits
 from p2pswarm.reach.relay.reservations import RelayCandidate, chosen
 from p2pswarm.reach.relay.reservations_io import RelayKeeper
-from p2pswarm.settings.config import NodeConfig
+from p2pswarm.settings.node_config import NodeConfig
 
 REACHABLE_S = 10.0  # a dial and a handshake, each with its own limit
 SOCKETS = 2  # of a circuit

@@ -35,7 +35,7 @@ from p2pswarm.reach.nat.dial_back_io import DialBackServer
 from p2pswarm.reach.punch.puncher import Puncher
 from p2pswarm.reach.relay.circuit_net import CircuitNet
 from p2pswarm.reach.relay.reservations_io import RelayKeeper
-from p2pswarm.settings.config import NodeConfig
+from p2pswarm.settings.node_config import NodeConfig
 
 BEYOND = ("192.0.2.1", 9)  # RFC 5737: an address that no host has; nothing is sent to it
 LOOK_AGAIN_S = 1.0  # so soon we look again for a run that was not found

@@ -21,7 +21,8 @@ from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.checkpoint import LoadState, Saved, Saving
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.schedule import learning_rate
-from p2pswarm.settings.config import CheckpointConfig, RunConfig
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.node_config import CheckpointConfig
 from p2pswarm.settings.parser import run_to_json
 from p2pswarm.trainer.reports.reports import CheckpointFailed, CheckpointProgress, StateFetched
 

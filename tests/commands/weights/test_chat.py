@@ -18,13 +18,8 @@ from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.node.run.preparation import checked_model
 from p2pswarm.node.run.run_text import read_corpus, settled, template_of_chats, tokenizer_of
 from p2pswarm.node.run.weights_file import write_weights
-from p2pswarm.settings.config import (
-    BatchConfig,
-    ModelConfig,
-    NodeConfig,
-    OptimizerConfig,
-    RunConfig,
-)
+from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.parser import run_to_json
 from p2pswarm.settings.train_config import TrainConfig
 

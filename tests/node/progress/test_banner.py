@@ -6,7 +6,8 @@ import pytest
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.node.progress.banner import greeting
-from p2pswarm.settings.config import NodeConfig, RunConfig
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.parser import from_values
 
 OWN = Contact(PeerId(bytes(32)), Address("203.0.113.7", 4000))

@@ -27,7 +27,8 @@ from p2pswarm.node.progress.wandb_curves import (
 )
 from p2pswarm.progress.events import HeldOut, MicrobatchCounts, Note, Stepped
 from p2pswarm.run.manifest import RunIdentity
-from p2pswarm.settings.config import ModelConfig, NodeConfig, RunConfig
+from p2pswarm.settings.config import ModelConfig, RunConfig
+from p2pswarm.settings.node_config import NodeConfig
 
 STEP = Stepped(1, 4.25, 900.0, 1e-3, 0.5, MicrobatchCounts(16, 8, 2), seconds=1.5)
 EVENTS = [STEP, Note("a note", seconds=1.6), HeldOut(1, 4.5, seconds=2.0)]

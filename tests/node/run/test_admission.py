@@ -13,7 +13,8 @@ from p2pswarm.node.run.invitation_text import invitation_of
 from p2pswarm.node.run.run_choice import RunChoice, admits, invited_to, run_choice
 from p2pswarm.node.run.run_match import end_key, fitting
 from p2pswarm.run.manifest import RunIdentity, read_offer, sign_manifest
-from p2pswarm.settings.config import NodeConfig, RunConfig, ServeConfig
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.node_config import NodeConfig, ServeConfig
 
 OPEN = RunConfig(name="open", stages=1)
 CLOSED = RunConfig(name="closed", stages=1, owner=OWNER.public_key.hex(), strangers="nothing")

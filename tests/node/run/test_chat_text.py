@@ -12,7 +12,8 @@ from p2pswarm.data.samples.target_marks import IDS, targets_in
 from p2pswarm.data.samples.whole_corpus import WholeCorpus
 from p2pswarm.node.run.preparation import check_documents
 from p2pswarm.node.run.run_text import read_corpus, remarks, settled, tokenizer_of
-from p2pswarm.settings.config import BatchConfig, ModelConfig, NodeConfig, RunConfig
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.train_config import MixturePart, TrainConfig
 
 

@@ -12,7 +12,8 @@ from p2pswarm.node.run.closed_run import owned_by_us
 from p2pswarm.node.run.owner_folder import OwnerFolder
 from p2pswarm.node.run.run_folder import RunFolder, SavedRun
 from p2pswarm.run.manifest import RunIdentity
-from p2pswarm.settings.config import NodeConfig, RunConfig
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.train_config import TrainConfig
 
 

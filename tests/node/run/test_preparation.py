@@ -15,14 +15,8 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.node.run.preparation import checked_model, prepare_run
 from p2pswarm.node.run.run_folder import RunFolder, SavedRun, make_folder
 from p2pswarm.run.manifest import RunIdentity
-from p2pswarm.settings.config import (
-    BatchConfig,
-    CheckpointConfig,
-    ModelConfig,
-    NodeConfig,
-    OptimizerConfig,
-    RunConfig,
-)
+from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.settings.node_config import CheckpointConfig, NodeConfig
 from p2pswarm.settings.train_config import TrainConfig
 
 TEXT = Path(__file__).read_bytes()

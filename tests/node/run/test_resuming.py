@@ -11,7 +11,7 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.checkpoint.catalogue import open_checkpoint
 from p2pswarm.checkpoint.targets import LocalFolder
 from p2pswarm.node.run.resume import resumed_from, saving_plan
-from p2pswarm.settings.config import CheckpointConfig
+from p2pswarm.settings.node_config import CheckpointConfig
 
 
 def make(folder, *steps: int) -> None:

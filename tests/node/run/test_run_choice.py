@@ -23,7 +23,8 @@ from p2pswarm.node.run.run_choice import (
 )
 from p2pswarm.run.manifest import RunIdentity, RunOffer, UnreadableOffer, sign_manifest
 from p2pswarm.run.messages.run import Finished
-from p2pswarm.settings.config import RunConfig, ServeConfig
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.node_config import ServeConfig
 from p2pswarm.settings.parser import RUN_VERSION
 
 

@@ -12,7 +12,7 @@ from p2pswarm.node.run.discovery import find_run
 from p2pswarm.node.run.run_choice import RunChoice
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.node.serve import follow_run
-from p2pswarm.settings.config import ServeConfig
+from p2pswarm.settings.node_config import ServeConfig
 
 SERVES = RunRole(RoleKind.SERVER, Activity.WORKING, 0)
 STANDS_BY = RunRole(RoleKind.TRAINER, Activity.STANDING_BY)

@@ -19,13 +19,8 @@ from p2pswarm.node.run.run_text import (
     read_corpus,
     tokenizer_of,
 )
-from p2pswarm.settings.config import (
-    BatchConfig,
-    CheckpointConfig,
-    ModelConfig,
-    NodeConfig,
-    RunConfig,
-)
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.settings.node_config import CheckpointConfig, NodeConfig
 from p2pswarm.settings.parser import load, run_from_json, run_to_json
 from p2pswarm.settings.train_config import TrainConfig
 

@@ -5,7 +5,7 @@ import pytest
 from p2pswarm.base.errors import BadHandshake, DialFailed, Unusable
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.node.stack.addresses import announced, check, places_to_listen, seeds, why_nobody
-from p2pswarm.settings.config import NetworkConfig, NodeConfig
+from p2pswarm.settings.node_config import NetworkConfig, NodeConfig
 
 DIALLED = Address("127.0.0.1", 4000)
 

@@ -22,7 +22,7 @@ from p2pswarm.node.stack.known_cards import (
     KnownCards,
     kind_of_link,
 )
-from p2pswarm.settings.config import ServeConfig
+from p2pswarm.settings.node_config import ServeConfig
 
 ME, THEM = Identity.generate(), Identity.generate()
 PUBLIC, HOME = Address("203.0.114.7", 4000), Address("192.168.1.5", 4000)

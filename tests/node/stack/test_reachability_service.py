@@ -25,7 +25,7 @@ from p2pswarm.node.stack.reachability_service import (
 from p2pswarm.node.stack.stack import open_stack
 from p2pswarm.reach.nat.announcement import Announcement
 from p2pswarm.reach.relay.circuit_net import CircuitNet
-from p2pswarm.settings.config import NetworkConfig, NodeConfig
+from p2pswarm.settings.node_config import NetworkConfig, NodeConfig
 
 PATIENCE_S = 20.0
 ANYWHERE = "127.0.0.1:0"

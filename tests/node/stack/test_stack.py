@@ -26,7 +26,7 @@ import asyncio, os, resource, sys
 from functools import partial
 files = int(os.environ.get("FILES", "{FILES}"))
 resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-from p2pswarm.settings.config import NodeConfig
+from p2pswarm.settings.node_config import (NodeConfig)
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.base.ids import Address
 from p2pswarm.net.os.sockets import SocketNet
