@@ -382,6 +382,8 @@ def main() -> int:
             weights=str(ours),
             data=made_chats(Path(folder)) if options.chats else options.data,
             emulated=options.emulated,
+            adapter=options.adapter,
+            base=options.base,
             tie=options.tied or None,
         )
         try:
@@ -454,6 +456,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--averaging-rank", type=int, default=8, help="of powersgd")
     parser.add_argument("--replicas", type=int, default=REPLICAS, help="servers of each stage")
     parser.add_argument("--boundary", default="none", help="modules at the cut")
+    parser.add_argument("--adapter", type=int, default=0, help="the rank of adapters; 0: none")
+    parser.add_argument("--base", default="full", choices=("full", "bf16", "int8", "nf4"))
     parser.add_argument("--delay", type=int, default=0, help="steps, with the correction")
     parser.add_argument("--spot-checks", type=float, default=0.0, help="the share of microbatches")
     parser.add_argument("--optimizer", default="adamw", choices=("adamw", "muon"))

@@ -26,7 +26,7 @@ from safetensors.torch import save
 
 from p2pswarm.models.blocks import make_blocks, stage_blocks
 from p2pswarm.models.compute.flat_parameters import named_parameters
-from p2pswarm.models.hf_library import config_text, library_model
+from p2pswarm.models.library.hf_library import config_text, library_model
 from p2pswarm.models.model_source import resolved
 from p2pswarm.progress.events import Stepped
 from p2pswarm.settings.config import ModelConfig

@@ -105,6 +105,10 @@ class Run:
     boundary_width: int = 0
     choice: str = "fixed"
     """measured: the coordinator chooses of the whole ladder, also before the last stage."""
+    adapter: int = 0
+    """The rank of adapters, which train alone; 0: the whole model trains."""
+    base: str = "full"
+    """How frozen weights are kept."""
     weights: str = ""
     strangers: str = "lead"
     """What peers may do that the owner has not invited: "compute" in an open run."""
@@ -150,6 +154,8 @@ precision = {text(self.precision)}
 weight_storage = {text(self.weight_storage)}
 delay = {self.delay}
 spot_check_share = {self.spot_check_share}
+base = {text(self.base)}
+{f"adapter = {{ rank = {self.adapter} }}" if self.adapter else ""}
 [run.model]
 family = {text(self.family)}
 {"" if self.tie is None else f"tie = {text(self.tie)}"}

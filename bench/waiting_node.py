@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from p2pswarm.cli import main
-from p2pswarm.models.base import DTYPES
+from p2pswarm.models.formats.weight_formats import DTYPES
 from p2pswarm.models.gpt import Embedding, Head, Layer
 from p2pswarm.models.registry import register
 from p2pswarm.settings.config import ModelConfig

@@ -22,7 +22,8 @@ FLOORS = """
 base discovery reach trainer
 cli settings progress data/row_formats data/samples
 net/os net/wire
-data plan net/crypto tensors/codecs models/boundary_modules models/losses
+data plan net/crypto tensors/codecs models/boundary_modules models/losses models/formats
+models/library models/adapters
 models net run/messages data/chats
 net/guard
 net/bulk net/cards
@@ -31,7 +32,7 @@ net/endpoint
 net/rpc
 tensors discovery/dht discovery/gossip reach/nat reach/punch reach/relay run/access run/chain
 run run/averaging run/state node/stack
-checkpoint models/rounding trainer/reports
+checkpoint models/rounding models/base_weights trainer/reports
 models/compute trainer/members
 models/check
 server/devices trainer/balance
@@ -197,7 +198,7 @@ LATE_IMPORTS = {
     "data/tokenizer.py",
     "data/tokenizer_folder.py",
     "data/hub.py",
-    "models/hf_library.py",
+    "models/library/hf_library.py",
     "models/registry.py",
     "net/os/web_net.py",
     "node/check.py",

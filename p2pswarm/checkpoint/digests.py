@@ -2,10 +2,11 @@
 
 import hashlib
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from p2pswarm.tensors.flat_layout import FlatLayout
-from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_spans, root_of
+from p2pswarm.tensors.state_tree import PIECE_VALUES, base_leaves, piece_spans, root_of
 
 PIECE_BYTES = 8 << 20  # as much as a reader holds in memory, if the file is not huge
 PIECES_MAX = 1024  # 32 KiB of digests: they fit one message, and a line of the manifest
@@ -77,7 +78,14 @@ class StateHasher:
     until the last part comes; each takes a few hundred bytes.
     """
 
-    def __init__(self, layout: FlatLayout, piece_values: int = PIECE_VALUES) -> None:
+    def __init__(
+        self,
+        layout: FlatLayout,
+        base: Sequence[bytes] = (),
+        piece_values: int = PIECE_VALUES,
+    ) -> None:
+        """`base`: the roots of the frozen weights under the state."""
+        self._base = base
         spans = piece_spans(layout.length, piece_values, layout.row_blocks())
         self._pieces = [hashlib.sha256() for _ in spans]
         sizes = [
@@ -101,4 +109,5 @@ class StateHasher:
 
     def digest(self) -> bytes:
         """The digest of the whole state."""
-        return root_of(piece.digest() for piece in self._pieces)
+        hashes = (piece.digest() for piece in self._pieces)
+        return root_of([*hashes, *base_leaves(self._base)])

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from p2pswarm.base.errors import OtherCheckpoint
 from p2pswarm.checkpoint.catalogue import Checkpoint
 from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest, SavedStage
-from p2pswarm.checkpoint.stage_file import PieceReader, TensorInFile, block_of
+from p2pswarm.checkpoint.stage_file import PieceReader, TensorInFile, base_in, block_of
 from p2pswarm.settings.config import STATE_KINDS, RunConfig
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, FlatTensor
 
@@ -51,6 +51,19 @@ def _state_parts(checkpoint: Checkpoint, layout: FlatLayout) -> Iterator[memoryv
             yield from reader.read(place.offset, place.nbytes)
             at = tensor.stop
         yield bytes((layout.length - at) * item_bytes)
+
+
+def base_roots(checkpoint: Checkpoint, blocks: range) -> tuple[bytes, ...]:
+    """The roots of the frozen weights under these blocks, whatever the checkpoint's cut; none if
+    its run froze none.
+    """
+    roots: dict[int, bytes] = {}
+    for stage in checkpoint.manifest.stages:
+        own = range(stage.first_block, stage.end_block)
+        if set(own).intersection(blocks):
+            found = base_in(checkpoint.reader(stage).header())
+            roots.update(zip(own, found, strict=False))
+    return tuple(roots[block] for block in blocks if block in roots)
 
 
 def stage_as_saved(

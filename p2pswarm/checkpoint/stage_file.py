@@ -20,7 +20,7 @@ from typing import Any
 
 from p2pswarm.base.errors import BadCheckpoint, one_line
 from p2pswarm.checkpoint.checkpoint_manifest import SavedStage
-from p2pswarm.checkpoint.digests import FileDigest, StateHasher
+from p2pswarm.checkpoint.digests import DIGEST_BYTES, FileDigest, StateHasher
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.settings.config import FACTOR, STATE_KINDS
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, STATE_TENSORS, FlatLayout, Shape, flat_layout
@@ -28,6 +28,7 @@ from p2pswarm.tensors.flat_layout import ITEM_BYTES, STATE_TENSORS, FlatLayout, 
 REASON_CHARS_MAX = 60  # of what JSON says, beside the file's name
 DTYPE_NAMES = {"bfloat16": "BF16", "float32": "F32", "float64": "F64"}
 DTYPES_BY_NAME = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+BASE_KEY = "base"  # of a file's metadata: the roots of frozen weights, hexadecimal
 LENGTH_BYTES = 8  # the header's length, a little-endian u64
 HEADER_BYTES_MAX = 16 << 20  # 100,000 tensors; the format allows 100 MB
 HEADER_ALIGN = 8
@@ -176,6 +177,16 @@ def tensors_in(header: bytes, size: int) -> dict[str, TensorInFile]:
     return tensors
 
 
+def base_in(header: bytes) -> tuple[bytes, ...]:
+    """The roots of the frozen weights under the state of a file, one for each of its blocks."""
+    try:
+        text = json.loads(header[LENGTH_BYTES:]).get("__metadata__", {}).get(BASE_KEY, "")
+        joined = bytes.fromhex(text)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise BadCheckpoint("a stage's file with a broken header: its base is none") from error
+    return tuple(joined[i : i + DIGEST_BYTES] for i in range(0, len(joined), DIGEST_BYTES))
+
+
 def layout_in(tensors: Mapping[str, TensorInFile]) -> FlatLayout:
     """The layout of the state that a file was made of, from its tensors in the file's order."""
     ordered = sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes))
@@ -283,7 +294,8 @@ def check_stage(reader: PieceReader, stage: SavedStage) -> None:
         block = block_of(tensor.name)
         if block is not None and not stage.first_block <= block < stage.end_block:
             raise BadCheckpoint(f"stage {stage.stage} has a tensor {tensor.name[:60]!r}")
-    whole, state, decoder = hashlib.sha256(header), StateHasher(layout), StageFileDecoder(layout)
+    whole, decoder = hashlib.sha256(header), StageFileDecoder(layout)
+    state = StateHasher(layout, base_in(header))
     for part in reader.read(len(header), size - len(header)):
         whole.update(part)
         for piece in decoder.decode(part):

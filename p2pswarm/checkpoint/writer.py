@@ -30,7 +30,13 @@ from p2pswarm.checkpoint.digests import (
     piece_bytes_for,
 )
 from p2pswarm.checkpoint.names import CHAIN_NAME, MANIFEST_NAME, CheckpointId, stage_file_name
-from p2pswarm.checkpoint.stage_file import StageFileDecoder, StageFileEncoder, file_bytes, header_of
+from p2pswarm.checkpoint.stage_file import (
+    BASE_KEY,
+    StageFileDecoder,
+    StageFileEncoder,
+    file_bytes,
+    header_of,
+)
 from p2pswarm.checkpoint.store import CheckpointStore, StoreFile
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.run.messages.checkpoint import Saved
@@ -52,6 +58,8 @@ class StageToSave:
     agreed: Callable[[], Awaitable[bytes]]
     """Gives the digest of weights and moments, as the servers of the stage agree on it; computing
     it takes longer than writing, and goes on beside that."""
+    base: tuple[bytes, ...] = ()
+    """The roots of the frozen weights of its blocks, which are no part of the file."""
 
     def about(self) -> dict[str, str]:
         """The file's metadata: the same at every server, so that the files are."""
@@ -61,6 +69,7 @@ class StageToSave:
             "step": str(self.id.step),
             "stage": f"{self.stage} of {self.stages}",
             "blocks": f"{self.blocks.start}..{self.blocks.stop - 1}",
+            **({BASE_KEY: b"".join(self.base).hex()} if self.base else {}),
         }
 
 
@@ -86,7 +95,7 @@ class StageFileWriter:
         self._size = file_bytes(what.layout, len(self._header))
         self._hasher = FileHasher(piece_bytes_for(self._size, piece_bytes))
         self._encoder = StageFileEncoder(what.layout)
-        self._state_hasher = StateHasher(what.layout)
+        self._state_hasher = StateHasher(what.layout, what.base)
         self._place = f"{store.place}/{what.id.folder}/{self._name}"
         self._file: StoreFile | None = None
         self._decoder = StageFileDecoder(what.layout)

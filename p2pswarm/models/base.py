@@ -10,9 +10,6 @@ from torch import Tensor, nn
 
 from p2pswarm.models.tensor_plan import ONE_DEVICE, TensorGroup
 
-DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
-"""Of weights as they are kept; models are made in the last two."""
-
 Bundle = dict[str, Tensor]
 """What a block gives to the next one: named tensors in a fixed order."""
 Value = Tensor | Bundle
@@ -57,6 +54,11 @@ class WholeBlock(Block):
     ignored: tuple[str, ...] = ()
     """What else files of weights may hold, as regular expressions for names."""
 
+    @property
+    def head(self) -> nn.Module | None:
+        """Return what makes scores, if this is the last block."""
+        return None
+
     @abstractmethod
     def full_name(self, name: str) -> str:
         """The name that a parameter has in a file of the model's weights."""
@@ -72,6 +74,14 @@ class WholeBlock(Block):
     @abstractmethod
     def fill_buffers(self, device: torch.device) -> None:
         """Make the buffers of a block that was made on the meta device."""
+
+
+def traced_through(block: nn.Module, x: Tensor) -> Tensor:
+    """A value of the shape of `x` that depends on it, and on what trains in a block."""
+    made = x * 1
+    if made.requires_grad:
+        return made
+    return made.requires_grad_(any(each.requires_grad for each in block.parameters()))
 
 
 def bundle_of(value: Value) -> Bundle:

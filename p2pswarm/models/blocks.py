@@ -8,23 +8,27 @@ Errors:  Unusable for a block whose replicas could differ, or that could give tw
 """
 
 import copy
+import dataclasses
 import hashlib
 import math
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from functools import lru_cache, partial
 from itertools import accumulate
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.base import DTYPES, Block, WholeBlock
+from p2pswarm.models.adapters.lora_modules import draw_adapters, is_of_adapter
+from p2pswarm.models.base import Block, WholeBlock
 from p2pswarm.models.boundary_block import has_modules, with_modules
 from p2pswarm.models.first_weights import TAG, PortableDraws
-from p2pswarm.models.foreign_code import blocks_of, foreign
+from p2pswarm.models.formats.weight_formats import DTYPES
 from p2pswarm.models.gpt import gpt
-from p2pswarm.models.pretrained import PRETRAINED, load_blocks
+from p2pswarm.models.library.foreign_code import blocks_of, foreign
+from p2pswarm.models.pretrained import PRETRAINED, load_blocks, loaded
 from p2pswarm.models.registry import Family, family, register
+from p2pswarm.models.scope import full_name, is_frozen, set_scope
 from p2pswarm.models.trainable import (
     is_unset,
     named,
@@ -71,12 +75,19 @@ def make_blocks(run: RunConfig, numbers: range) -> list[nn.Module]:
     blocks = made[numbers.start : numbers.stop]
     for number, block in zip(numbers, blocks, strict=True):
         with foreign(f"{named(number, block)} cannot be used"):
-            require_trainable(number, block)
+            require_trainable(number, block, partial(_is_frozen, run, number, block))
             block.to(dtype)
     if run.model.tie:
         require_ends(run.model.family, made)
+    if run.has_base:
+        set_scope(run, numbers, blocks, len(made))
+    if run.tied:
         join_ends(blocks)
     return blocks
+
+
+def _is_frozen(run: RunConfig, number: int, block: nn.Module, name: str) -> bool:
+    return run.has_base and is_frozen(run, full_name(number, block, name))
 
 
 def fill_buffers(
@@ -96,16 +107,81 @@ def fill_buffers(
             block.get_submodule(owner).register_buffer(last, buffer.to(device), persistent=False)
 
 
+def bare_blocks(run: RunConfig, numbers: range, device: torch.device) -> list[nn.Module]:
+    """The blocks `numbers` with their buffers, and without memory for parameters."""
+    with torch.device("meta"):
+        blocks = make_blocks(run, numbers)
+    fill_buffers(run, numbers, blocks, device)
+    return blocks
+
+
 @torch.no_grad()
 def draw_blocks(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> None:
-    """Draw version 0 of the blocks `numbers`, or load it; it is the same on every machine."""
+    """Draw version 0 of the blocks `numbers`, or load it; it is the same on every machine.
+
+    Of a run with a base, what trains of it.
+    """
+    if run.has_base:
+        for number, block in zip(numbers, blocks, strict=True):
+            _draw_trained(run, number, block)
+        return
     if run.start == PRETRAINED:
         load_blocks(run, blocks)
         return
     for number, block in zip(numbers, blocks, strict=True):
-        with foreign(f"{named(number, block)} cannot draw its first weights"):
-            _draw_block(run, number, block)
-        _require_values(number, block)
+        _draw_whole(run, number, block)
+
+
+def _draw_trained(run: RunConfig, number: int, block: nn.Module) -> None:
+    if run.adapter is not None:
+        with PortableDraws(run.seed, number, block):
+            draw_adapters(block)
+    own = dict(block.named_parameters())
+    for name, value in first_values(run, number, block, trained=True):
+        own[name].copy_(value)
+
+
+@torch.no_grad()
+def first_values(
+    run: RunConfig, number: int, block: nn.Module, *, trained: bool
+) -> Iterator[tuple[str, Tensor]]:
+    """The first values of a block's parameters that train, or of those that do not, by their names.
+
+    Adapters are left out. The block may have no memory for them.
+    """
+    names = {
+        name
+        for name, parameter in block.named_parameters()
+        if parameter.requires_grad is trained and not (run.adapter and is_of_adapter(name))
+    }
+    if run.start == PRETRAINED:
+        yield from loaded(run, block, names)
+        return
+    if names:
+        there = _with_memory(run, number)
+        _draw_whole(run, number, there)
+        own = dict(there.named_parameters())
+        for name in names:
+            yield name, own[name].detach()
+
+
+def _with_memory(run: RunConfig, number: int) -> nn.Module:
+    """A block of the model itself on the CPU, with memory for its parameters."""
+    only, bare = range(number, number + 1), dataclasses.replace(run, adapter=None, base="full")
+    with torch.device("meta"):
+        blocks = make_blocks(bare, only)
+    fill_buffers(bare, only, blocks, torch.device("cpu"))
+    for name, parameter in list(blocks[0].named_parameters()):
+        owner, _, last = name.rpartition(".")
+        memory = nn.Parameter(torch.empty_like(parameter, device="cpu"))
+        setattr(blocks[0].get_submodule(owner), last, memory)
+    return blocks[0]
+
+
+def _draw_whole(run: RunConfig, number: int, block: nn.Module) -> None:
+    with foreign(f"{named(number, block)} cannot draw its first weights"):
+        _draw_block(run, number, block)
+    _require_values(number, block)
 
 
 def _draw_block(run: RunConfig, number: int, block: nn.Module) -> None:

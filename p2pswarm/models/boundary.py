@@ -13,17 +13,10 @@ import torch
 from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.base import (
-    DTYPES,
-    LONE_KEY,
-    TOKENS,
-    Block,
-    Bundle,
-    Value,
-    bundle_of,
-)
+from p2pswarm.models.base import LONE_KEY, TOKENS, Block, Bundle, Value, bundle_of
 from p2pswarm.models.blocks import block_count, make_blocks
-from p2pswarm.models.foreign_code import foreign
+from p2pswarm.models.formats.weight_formats import DTYPES
+from p2pswarm.models.library.foreign_code import foreign
 from p2pswarm.models.registry import Family, family
 from p2pswarm.settings.config import RunConfig
 

@@ -19,20 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.base import (
-    DTYPES,
-    LONE_KEY,
-    TOKENS,
-    Block,
-    Value,
-    WholeBlock,
-    bundle_of,
-)
+from p2pswarm.models.base import LONE_KEY, TOKENS, Block, Value, WholeBlock, bundle_of
 from p2pswarm.models.boundary_modules.base import CutSizes, Half
 from p2pswarm.models.boundary_modules.kinds import pair_of
 from p2pswarm.models.boundary_modules.subspace import Subspace
 from p2pswarm.models.boundary_modules.token_signs import TokenSigns
 from p2pswarm.models.dropout import draws
+from p2pswarm.models.formats.weight_formats import DTYPES
 from p2pswarm.models.gpt import begin_with, narrow_writers
 from p2pswarm.models.tensor_plan import TensorPlan
 from p2pswarm.settings.config import HF, RunConfig

@@ -50,7 +50,9 @@ class DropoutSeeds:
         """Run the block `first + offset`; torch's own generators are as before afterwards."""
         number = (self._first + offset).to_bytes(4)
         seed = int.from_bytes(hashlib.sha256(self._microbatch + number).digest()[:8]) % 2**63
-        device = next((p.device for p in block.parameters()), torch.device("cpu"))
+        # a packed weight is no parameter: one without memory stands in its place
+        devices = (p.device for p in block.parameters() if not p.is_meta)
+        device = next(devices, torch.device("cpu"))
         there = [device] if device.type != "cpu" else []
         with torch.random.fork_rng(there, device_type=device.type if there else "cuda"):
             torch.manual_seed(seed)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
-from p2pswarm.models.base import DTYPES, LONE_KEY, Block, Value, bundle_of
+from p2pswarm.models.base import LONE_KEY, Block, Value, bundle_of, traced_through
 from p2pswarm.models.boundary_modules.subspace import Subspace
 from p2pswarm.models.boundary_modules.token_signs import TokenSigns
 from p2pswarm.models.document_masks import (
@@ -29,6 +29,7 @@ from p2pswarm.models.document_masks import (
     positions_of,
     seen_of,
 )
+from p2pswarm.models.formats.weight_formats import DTYPES
 from p2pswarm.models.tensor_plan import TensorPlan, TensorSplit
 from p2pswarm.settings.config import ModelConfig
 
@@ -85,7 +86,8 @@ class Embedding(Block):
 
     def trace(self, value: Value) -> Value:
         tokens_BT = bundle_of(value)[LONE_KEY]
-        x_BTD = self.token_VD.new_empty((*tokens_BT.shape, self.width), requires_grad=True)
+        trains = self.token_VD.requires_grad
+        x_BTD = self.token_VD.new_empty((*tokens_BT.shape, self.width), requires_grad=trains)
         return beside(x_BTD, torch.empty_like(tokens_BT, dtype=torch.int32) if self.apart else None)
 
     def _vectors(self, tokens_BT: Tensor) -> Tensor:
@@ -158,7 +160,7 @@ class Layer(Block):
 
     def trace(self, value: Value) -> Value:
         bundle = bundle_of(value)
-        return beside(bundle[LONE_KEY], bundle.get(POSITION_KEY))
+        return beside(traced_through(self, bundle[LONE_KEY]), bundle.get(POSITION_KEY))
 
     def _written(self, x: Tensor) -> Tensor:
         """What is added to a row, of the model's width."""

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.base import LONE_KEY, Bundle, Value, WholeBlock, bundle_of
+from p2pswarm.models.base import LONE_KEY, Bundle, Value, WholeBlock, bundle_of, traced_through
 from p2pswarm.models.document_masks import (
     APART,
     KEPT_APART,
@@ -41,8 +41,8 @@ from p2pswarm.models.document_masks import (
     check_length,
     positions_of,
 )
-from p2pswarm.models.foreign_code import foreign, said
-from p2pswarm.models.hf_library import chances, owners, whole_model
+from p2pswarm.models.library.foreign_code import foreign, said
+from p2pswarm.models.library.hf_library import chances, owners, whole_model
 from p2pswarm.models.losses.router_loss import RouterLoss, Routers, routers_of
 from p2pswarm.models.tensor_plan import Style, TensorPlan, TensorShare
 from p2pswarm.models.trainable import is_unset, unset
@@ -469,7 +469,7 @@ class SlicedBlock(WholeBlock):
         x, position_BT = bundle[LONE_KEY], self._positions(bundle)
         if self.first:
             made = torch.zeros(*x.shape, self.width, dtype=dtype, device=x.device)
-            return beside(made.requires_grad_(), position_BT)
+            return beside(traced_through(self, made), position_BT)
         if x.shape[-1] != self.width or x.dtype != dtype:
             raise Unusable(
                 f"{type(self.inner).__name__} cannot be cut: block {self._number} is given "
@@ -477,7 +477,7 @@ class SlicedBlock(WholeBlock):
             )
         if self.last:
             return x[..., :1].expand(-1, -1, self._vocabulary) * 1
-        return beside(x * 1, position_BT)
+        return beside(traced_through(self, x), position_BT)
 
     def _positions(self, bundle: Bundle) -> Tensor | None:
         """Of each token in its document, if documents are to be apart."""
@@ -490,6 +490,11 @@ class SlicedBlock(WholeBlock):
         """The family's own plan of how devices share the block's tensors."""
         plan = library_plan(self.inner, first=self.first, last=self.last)
         return {f"inner.{name}": share for name, share in plan.items()}
+
+    @property
+    def head(self) -> nn.Module | None:
+        found: nn.Module | None = self.inner.get_output_embeddings() if self.last else None
+        return found
 
     def full_name(self, name: str) -> str:
         """The name that a parameter of this block has in the whole model."""

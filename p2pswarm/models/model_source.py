@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import read_small
 from p2pswarm.data.hub import pinned_file
 from p2pswarm.models import registry as packages
 from p2pswarm.models.blocks import block_count, make_blocks
-from p2pswarm.models.hf_library import (
+from p2pswarm.models.library.hf_library import (
     config_text,
     library_config,
     requirement,
@@ -30,6 +31,7 @@ from p2pswarm.models.pretrained import (
     offer_hub,
     offer_named,
 )
+from p2pswarm.models.scope import settled_scope
 from p2pswarm.settings.config import HF, ModelConfig, RunConfig
 from p2pswarm.settings.parser import RUN_BYTES_MAX, run_to_json
 
@@ -57,6 +59,8 @@ def resolved(run: RunConfig) -> RunConfig:
     elif run.start == PRETRAINED and model.hub:
         offer_named(run)  # settings that were resolved before, as `p2pswarm plan` writes them
     found = run if model == run.model else dataclasses.replace(run, model=model)
+    if found.has_base:
+        found = _with_scope(found)
     if (size := len(run_to_json(found))) > RUN_BYTES_MAX:
         raise Unusable(
             f"the run's settings have {size:,} bytes, and a manifest has room for "
@@ -90,10 +94,21 @@ def _with_weights(run: RunConfig, model: ModelConfig) -> ModelConfig:
             )
         model = dataclasses.replace(model, tie=False)
     whole = dataclasses.replace(run, model=model)
-    with torch.device("meta"):
-        blocks = make_blocks(whole, range(block_count(model)))
-    check_names(whole, blocks)
+    check_names(whole, _all_blocks(whole))
     return model
+
+
+def _with_scope(run: RunConfig) -> RunConfig:
+    """The run with an adapter that has names in the place of patterns."""
+    found = settled_scope(run, _all_blocks(run))
+    return run if found == run.adapter else dataclasses.replace(run, adapter=found)
+
+
+def _all_blocks(run: RunConfig) -> list[nn.Module]:
+    """All blocks of the model itself, without memory."""
+    bare = dataclasses.replace(run, adapter=None, base="full", cut=(), stages=1)
+    with torch.device("meta"):
+        return make_blocks(bare, range(block_count(run.model)))
 
 
 def _of_place(model: ModelConfig, folder: Path, *, starts: bool) -> ModelConfig:

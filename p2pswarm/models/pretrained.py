@@ -17,7 +17,7 @@ Shapes:  as the parameters; floating numbers of another type are converted.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -29,9 +29,13 @@ from torch import Tensor, nn
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.hub import Pinned
 from p2pswarm.models.base import WholeBlock
-from p2pswarm.models.hf_library import whole_model
-from p2pswarm.models.weight_conversion import Conversion, PublishedTensors, published_tensors
-from p2pswarm.models.weight_files import INDEX, ONE_FILE, FolderFiles, HubFiles, WeightFiles
+from p2pswarm.models.library.hf_library import whole_model
+from p2pswarm.models.library.weight_conversion import (
+    Conversion,
+    PublishedTensors,
+    published_tensors,
+)
+from p2pswarm.models.library.weight_files import INDEX, ONE_FILE, FolderFiles, HubFiles, WeightFiles
 from p2pswarm.settings.config import ModelConfig, RunConfig
 from p2pswarm.settings.limits import hub_name, is_pinned
 from p2pswarm.settings.node_config import ServeConfig
@@ -81,6 +85,23 @@ def offer_named(run: RunConfig) -> None:
 
 def load_blocks(run: RunConfig, blocks: Sequence[nn.Module]) -> None:
     """Copy the blocks' parameters from the files of the run's model."""
+    model = _model(_files_of(run), run.model, blocks)
+    for parameter, tensor in _loaded(model, list(_wanted(model, blocks))):
+        with torch.no_grad():
+            parameter.copy_(tensor)
+
+
+def loaded(
+    run: RunConfig, block: nn.Module, names: Collection[str]
+) -> Iterator[tuple[str, Tensor]]:
+    """Some parameters of a block from the files of the run's model, by their names in it."""
+    model = _model(_files_of(run), run.model, [block])
+    own = {parameter: name for name, parameter in block.named_parameters() if name in names}
+    for parameter, tensor in _loaded(model, list(_wanted(model, [block], names))):
+        yield own[parameter], tensor
+
+
+def _files_of(run: RunConfig) -> WeightFiles:
     files = _files.get(run.model.weights)
     if files is None:
         hub = run.model.hub
@@ -91,8 +112,12 @@ def load_blocks(run: RunConfig, blocks: Sequence[nn.Module]) -> None:
             f"{name or run.model.family} ({ONE_FILE}, or {INDEX} and the parts that it names) into "
             f"a folder, and set serve.pretrained to it{more}"
         )
-    model = _model(files, run.model, blocks)
-    wanted = list(_wanted(model, blocks))
+    return files
+
+
+def _loaded(
+    model: "_PublishedModel", wanted: "Sequence[_ParameterSource]"
+) -> Iterator[tuple[nn.Parameter, Tensor]]:
     _require_shapes(model, wanted)
     targets: dict[str, list[nn.Parameter]] = {}
     for each in wanted:
@@ -100,8 +125,7 @@ def load_blocks(run: RunConfig, blocks: Sequence[nn.Module]) -> None:
     for made in _made(model, _conversions(wanted)):
         for name, tensor in made.items():
             for parameter in targets.get(name, ()):
-                with torch.no_grad():
-                    parameter.copy_(tensor)
+                yield parameter, tensor
 
 
 def check_names(run: RunConfig, blocks: Sequence[nn.Module]) -> None:
@@ -174,12 +198,18 @@ def _published(model: ModelConfig) -> PublishedTensors:
     return published_tensors(whole_model(model), _files[model.weights].places())
 
 
-def _wanted(model: _PublishedModel, blocks: Sequence[nn.Module]) -> Iterator[_ParameterSource]:
-    """Every parameter of the blocks; Unusable for one that the files do not make."""
+def _wanted(
+    model: _PublishedModel, blocks: Sequence[nn.Module], only: Collection[str] | None = None
+) -> Iterator[_ParameterSource]:
+    """Every parameter of the blocks, or those of certain names; Unusable for one that the files do
+    not make.
+    """
     by_name = model.published.conversions
     for block in blocks:
         assert isinstance(block, WholeBlock), "all are the library's"
         for name, parameter in block.named_parameters():
+            if only is not None and name not in only:
+                continue
             names = block.published_names(name)
             found = next((each for each in names if each in by_name), None)
             if found is None:

@@ -28,8 +28,8 @@ from collections.abc import Callable, Iterable, Sequence
 from torch import nn
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.foreign_code import foreign
 from p2pswarm.models.hf_model import sliced
+from p2pswarm.models.library.foreign_code import foreign
 from p2pswarm.settings.config import HF, ModelConfig
 
 ENTRY_POINTS = "p2pswarm.models"

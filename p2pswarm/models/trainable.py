@@ -54,8 +54,13 @@ def require_sizes(number: int, block: nn.Module) -> None:
             raise Unusable(f"{named(number, block)}: {name} has no element: leave it out")
 
 
-def require_trainable(number: int, block: nn.Module) -> None:
-    """Raise Unusable for state that averaging would lose, or that would not train."""
+def require_trainable(
+    number: int, block: nn.Module, frozen: Callable[[str], bool] = lambda _: False
+) -> None:
+    """Raise Unusable for state that averaging would lose, or that would not train.
+
+    `frozen`: whether the run says so of a parameter.
+    """
     what = named(number, block)
     require_sizes(number, block)
     _require_constant_buffers(what, block)
@@ -71,8 +76,11 @@ def require_trainable(number: int, block: nn.Module) -> None:
         for module in block.modules():
             _require_known(what, module, known)
     for name, parameter in block.named_parameters():
-        if not parameter.requires_grad:
-            raise Unusable(f"{what}: {name} does not train: make it a buffer, persistent=False")
+        if not parameter.requires_grad and not frozen(name):
+            raise Unusable(
+                f"{what}: {name} does not train: name it in run.frozen, or make it a buffer, "
+                "persistent=False"
+            )
         if not parameter.is_floating_point():
             raise Unusable(
                 f"{what}: {name} is {parameter.dtype}, and weights are real numbers: make it two "

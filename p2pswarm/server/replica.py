@@ -38,7 +38,7 @@ from p2pswarm.server.commit_log import (
 )
 from p2pswarm.server.version_digest import VersionDigest
 from p2pswarm.tensors.codecs.base import Tensor
-from p2pswarm.tensors.state_tree import piece_hash, root_of
+from p2pswarm.tensors.state_tree import base_leaves, piece_hash, root_of
 
 LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long
 
@@ -56,7 +56,7 @@ class Loading:
 
     def __init__(
         self,
-        state: StateMemory,
+        engine: Engine,
         compute: Compute,
         aside: BackgroundThread,
         lock: asyncio.Lock,
@@ -68,9 +68,10 @@ class Loading:
 
         `overwrites` is called before a piece takes the place of what the memory holds.
         """
-        self.rules = PieceDownload(state.pieces, since)
+        self._state = state = engine.state
+        base = base_leaves(engine.weights.base_roots)
+        self.rules = PieceDownload(state.pieces, since, base=base)
         self.moved = Signal()
-        self._state = state
         self._compute, self._aside = compute, aside
         self._lock, self._changing = lock, changing
         self._limits = DownloadLimits()
@@ -238,7 +239,7 @@ class Replica:
         self._changed = Signal()
         self._digest = VersionDigest(self.log, engine.weights, self._background, self._changed)
         self.reader = VersionReader(
-            engine.state, lambda: self.version, aside, window_bytes // engine.part_bytes_max
+            engine.state, lambda: self.version, aside, window_bytes // max(1, engine.part_bytes_max)
         )
         """Reads the weights between two commits, for newcomers and checkpoints."""
         self.loading: Loading | None = None
@@ -319,7 +320,8 @@ class Replica:
             if loading is None or snapshot.version != loading.rules.version:
                 return False
             hashes = await self._background(lambda: [piece_hash(parts) for parts in pieces])
-            if root_of(hashes) != snapshot.digest:
+            base = base_leaves(self.engine.weights.base_roots)
+            if root_of([*hashes, *base]) != snapshot.digest:
                 raise BadMessage(f"the weights of version {snapshot.version} are damaged")
             await to_its_end(self._install(snapshot.version, pieces))
         self._changed.fire()
@@ -484,7 +486,7 @@ class Replica:
             return
         if self.loading is None or not self.loading.rules.rejoined(since):
             self.loading = Loading(
-                self.engine.state,
+                self.engine,
                 self._compute,
                 self._aside,
                 self._lock,

@@ -43,9 +43,16 @@ def require_allowed(context: ServerContext, order: SaveState) -> None:
 
 
 def stage_to_save(
-    context: ServerContext, stage: int, order: SaveState, agreed: Callable[[], Awaitable[bytes]]
+    context: ServerContext,
+    stage: int,
+    order: SaveState,
+    agreed: Callable[[], Awaitable[bytes]],
+    base: tuple[bytes, ...],
 ) -> StageToSave:
-    """The file to write of our stage; `agreed` gives the digest of the state."""
+    """The file to write of our stage; `agreed` gives the digest of the state.
+
+    `base`: the roots of the frozen weights of its blocks.
+    """
     run = context.run
     blocks = stage_blocks(run, stage)
     return StageToSave(
@@ -55,6 +62,7 @@ def stage_to_save(
         blocks=blocks,
         layout=layout_of(run, blocks),
         agreed=agreed,
+        base=base,
     )
 
 
@@ -140,9 +148,10 @@ def source_of(
 class StateInMemory:
     """A state that comes from a checkpoint, in order, with its digest."""
 
-    def __init__(self, layout: FlatLayout, nbytes: int) -> None:
+    def __init__(self, layout: FlatLayout, nbytes: int, base: Sequence[bytes]) -> None:
+        """`base`: the roots of the frozen weights here."""
         self._data = memoryview(bytearray(nbytes))
-        self._hasher = StateHasher(layout)
+        self._hasher = StateHasher(layout, base)
         self._taken = 0
 
     def add(self, piece: memoryview) -> None:

@@ -96,7 +96,8 @@ class Checkpointing:
         targets = context.saving.targets
         checkpoint = await on_thread(lambda: source_of(order, origin, run, blocks, targets))
         layout = await on_thread(lambda: layout_of(run, blocks))
-        state = StateInMemory(layout, replica.engine.state_bytes)
+        base = replica.engine.weights.base_roots
+        state = StateInMemory(layout, replica.engine.state_bytes, base)
         async for piece in load_stage(checkpoint, layout):
             state.add(piece)
         digest, data = state.whole(stage_as_saved(checkpoint.manifest, run, blocks))
@@ -135,7 +136,8 @@ class Checkpointing:
         writer = peer.short
         store = await on_thread(lambda: open_store(order.target, writer))
         agreed = functools.partial(replica.digest_of, order.step)
-        what = stage_to_save(context, replica.stage, order, agreed)
+        base = replica.engine.weights.base_roots
+        what = stage_to_save(context, replica.stage, order, agreed, base)
         progress = ProgressNotes(order, replica.engine.state_bytes)
         loop = asyncio.get_running_loop()
 

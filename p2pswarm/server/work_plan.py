@@ -97,7 +97,8 @@ class WorkPlan:
             return stage.forward(self.item.key, inputs.tokens, inputs.bundle)
         if self.call is StageCall.FINISH:
             return stage.finish(inputs.tokens, inputs.bundle, self.spec)
-        return stage.evaluate(inputs.tokens, inputs.bundle)
+        training = self.item.work is Work.FORWARD
+        return stage.evaluate(inputs.tokens, inputs.bundle, training=training)
 
     def keep(self, kept: BoundaryCache, made: Made) -> None:
         """Keep what goes to the stages beside this one, for when one of them loses its sum."""

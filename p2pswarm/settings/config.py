@@ -16,6 +16,7 @@ from p2pswarm.settings.limits import (
     OneOf,
     Text,
     check_entries,
+    check_patterns,
     entry_for,
 )
 
@@ -270,6 +271,71 @@ class BalanceConfig:
     """How long that gain has to last before somebody moves."""
 
 
+MODULE_NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")
+WHOLE = re.compile("[0-9]{1,7}")
+DECIMAL = re.compile(r"[0-9]{1,7}(\.[0-9]{1,7})?")
+ADAPTER_MOST = 4_096  # the greatest rank, or alpha of a pattern
+ALL_LINEAR = "all-linear"
+"""The targets of an adapter that are every linear layer but the head."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterConfig:
+    """Low-rank matrices beside frozen ones: y = Wx + s B(A x), with the conventions of PEFT.
+
+    Source:  Hu et al., "LoRA" (arXiv 2106.09685); rslora: arXiv 2312.03732.
+    """
+
+    rank: Annotated[int, Between(1, 4_096)] = 16
+    alpha: Annotated[float, Between(0.0, 1e6)] = 0.0
+    """s is alpha / rank; 0: s is 1."""
+    targets: str | tuple[str, ...] = ALL_LINEAR
+    """Names of modules or their ends, or one regular expression for whole names; of a mixture of
+    experts also names of their parameters."""
+    rslora: bool = False
+    """s is alpha / sqrt(rank)."""
+    dropout: Annotated[float, Between(0.0, 0.99)] = 0.0
+    """Of what A is given."""
+    rank_pattern: tuple[str, ...] = ()
+    """Other ranks for some targets: PATTERN=RANK, a regular expression for a name or its end."""
+    alpha_pattern: tuple[str, ...] = ()
+    """The same for alpha."""
+    train: tuple[str, ...] = ()
+    """Modules that are trained whole beside the adapters, such as "lm_head"."""
+
+    def __post_init__(self) -> None:
+        lists = {
+            "targets": (self.targets,) if isinstance(self.targets, str) else self.targets,
+            "rank_pattern": self.rank_pattern,
+            "alpha_pattern": self.alpha_pattern,
+            "train": self.train,
+        }
+        for name, entries in lists.items():
+            check_patterns(name, entries)
+        if not lists["targets"]:
+            raise ValueError(f'targets has no entry: name some, or set it to "{ALL_LINEAR}"')
+        for name, least in (("rank_pattern", 1), ("alpha_pattern", 0)):
+            for entry in lists[name]:
+                pattern, _, number = entry.rpartition("=")
+                allowed = WHOLE if name == "rank_pattern" else DECIMAL
+                if (
+                    not pattern
+                    or not allowed.fullmatch(number)
+                    or not least <= float(number) <= ADAPTER_MOST
+                ):
+                    raise ValueError(
+                        f"{name}: {entry!r} is not PATTERN=NUMBER, the number {least} to "
+                        f"{ADAPTER_MOST:,}"
+                    )
+
+    @property
+    def settled(self) -> bool:
+        """True if it has names alone, as a manifest may; patterns of others are not run."""
+        entries = (*self.rank_pattern, *self.alpha_pattern)
+        names = (*self.targets, *self.train, *(each.rpartition("=")[0] for each in entries))
+        return not isinstance(self.targets, str) and all(map(MODULE_NAME.fullmatch, names))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
     """A run as its trainer describes it, the same on every member."""
@@ -307,6 +373,13 @@ class RunConfig:
     committed (docs/delay.md)."""
     delay_correction: bool = True
     """With a delay: each update is applied with what the last one lacked, for a better loss."""
+    base: Annotated[str, OneOf("full", "bf16", "int8", "nf4")] = "full"
+    """How frozen weights are kept: full, in model.dtype; int8 and nf4, large matrices quantised and
+    all else in bfloat16 (docs/bases.md)."""
+    frozen: tuple[str, ...] = ()
+    """Patterns of parameters' names, as in "model.embed*", that are not trained."""
+    adapter: AdapterConfig | None = None
+    """Train low-rank matrices beside the model, which is frozen (docs/adapters.md)."""
     emulated: bool = False
     """A rehearsal: its servers have `serve.device = "emulated"`, and nothing is learnt."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -321,9 +394,19 @@ class RunConfig:
         return self.strangers == "nothing"
 
     @property
+    def has_base(self) -> bool:
+        """True if some of the model is frozen."""
+        return self.adapter is not None or bool(self.frozen)
+
+    @property
+    def tied(self) -> bool:
+        """True if embedding and head are one tensor that trains; a frozen one is two equal ones."""
+        return bool(self.model.tie) and self.adapter is None
+
+    @property
     def tied_ends(self) -> tuple[int, int] | None:
         """The two stages that have the tied tensor in common; None if no two have."""
-        return (0, self.stages - 1) if self.model.tie and self.stages > 1 else None
+        return (0, self.stages - 1) if self.tied and self.stages > 1 else None
 
     @property
     def tokens_per_microbatch(self) -> int:
@@ -392,6 +475,7 @@ class RunConfig:
             )
         self._check_delay()
         self._check_averaging()
+        self._check_frozen()
         if self.model.boundary != "none" and self.start == "pretrained":
             raise ValueError(
                 f'model.boundary "{self.model.boundary}" spoils pretrained weights: they know no '
@@ -420,6 +504,24 @@ class RunConfig:
             raise ValueError(
                 "delay 1 overlaps a step's microbatches with the end of the step before, and "
                 "batch.microbatches is 1: set it to 2 or more, or delay to 0"
+            )
+
+    def _check_frozen(self) -> None:
+        """Refuse frozen weights where nothing is frozen, and what does not go with them."""
+        check_patterns("frozen", self.frozen)
+        if self.base != "full" and not self.frozen and self.adapter is None:
+            raise ValueError(
+                f'base "{self.base}" is for weights that are frozen: set adapter, as in '
+                "adapter = { rank = 16 }, or leave base out"
+            )
+        if self.adapter is not None and self.frozen:
+            raise ValueError(
+                "frozen has no place beside adapter, which freezes all of the model: leave it out"
+            )
+        if self.adapter is not None and self.model.boundary != "none":
+            raise ValueError(
+                f'model.boundary "{self.model.boundary}" changes the model that an adapter is for: '
+                "leave it out"
             )
 
     def _check_averaging(self) -> None:

@@ -141,6 +141,19 @@ def check_entries(name: str, entries: tuple[str, ...], allowed: OneOf, most: int
             raise ValueError(f"{name}: {entry!r} is not KEY=CODEC, CODEC {allowed}")
 
 
+PATTERNS_MAX = 64  # of one list: a manifest has room for them
+PATTERN_CHARS_MAX = 500  # a regular expression over a dozen names
+
+
+def check_patterns(name: str, entries: tuple[str, ...]) -> None:
+    """Raise ValueError unless there are few entries, and each is a short text that is printable."""
+    if len(entries) > PATTERNS_MAX:
+        raise ValueError(f"{name} has more than {PATTERNS_MAX} entries")
+    for entry in entries:
+        if not 1 <= len(entry) <= PATTERN_CHARS_MAX or not entry.isprintable():
+            raise ValueError(f"{name}: an entry has 1 to {PATTERN_CHARS_MAX} printable characters")
+
+
 def entry_for(key: str, entries: tuple[str, ...]) -> str | None:
     """Return what was set for a key, if anything."""
     pairs = (entry.partition("=") for entry in entries)

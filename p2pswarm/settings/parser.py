@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from p2pswarm.base.errors import BadMessage, Unusable, one_line
 from p2pswarm.base.files import refuse_pipe
-from p2pswarm.settings.config import HF, ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.settings.config import HF, AdapterConfig, ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.settings.limits import (
     BYTES,
     LONG_NAME,
@@ -38,8 +38,8 @@ from p2pswarm.settings.names import unknown
 from p2pswarm.settings.node_config import NodeConfig, ServeConfig
 from p2pswarm.settings.train_config import TrainConfig
 
-RUN_VERSION = 11  # rises when a manifest's meaning, a run's arithmetic or its messages change
-STORED_VERSIONS = RUN_VERSION, 10, 9, 8, 7, 6, 5  # of files; the arithmetic is the same since 5
+RUN_VERSION = 12  # rises when a manifest's meaning, a run's arithmetic or its messages change
+STORED_VERSIONS = RUN_VERSION, 11, 10, 9, 8, 7, 6, 5  # of files; the arithmetic is the same since 5
 NEWER_SETTINGS = {
     "strangers": 7,
     "codecs.exact": 8,
@@ -50,6 +50,9 @@ NEWER_SETTINGS = {
     "delay_correction": 9,
     "codecs.averaging_rank": 10,
     "model.router_loss": 11,
+    "base": 12,
+    "frozen": 12,
+    "adapter": 12,
 }
 """Settings of a run, and the version that they came with."""
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
@@ -152,6 +155,8 @@ def run_from_json(data: bytes, version: int = RUN_VERSION) -> RunConfig:
         raise BadMessage("a manifest that names a folder")
     if run.model.hub and not is_pinned(run.model.hub):
         raise BadMessage("a manifest that names a model of the hub without its commit")
+    if run.adapter is not None and not run.adapter.settled:
+        raise BadMessage("a manifest whose adapter has patterns in the place of names")
     if run_to_json(run, version) != data:
         raise BadMessage("a manifest that is not in canonical form")
     return run
@@ -231,6 +236,8 @@ def _in_full(kind: type, table: object, base: Path) -> object:
         return _model_table(table)
     if kind is ServeConfig:
         return _serve_table(table)
+    if kind is AdapterConfig:
+        return _adapter_table(table)
     return _train_table(table, base) if kind is TrainConfig else table
 
 
@@ -244,6 +251,16 @@ def _model_table(table: Mapping[str, Any]) -> Mapping[str, Any]:
         named = {"hub": place} if hub_name(place) else {}  # if there is no such folder
         return {**table, "family": HF.rstrip(":"), "folder": place, **named}
     return table
+
+
+def _adapter_table(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Patterns may be a table, as in PEFT's own file: { "q_proj" = 8 }."""
+    listed = {
+        name: [f"{pattern}={number}" for pattern, number in sorted(of.items())]
+        for name in ("rank_pattern", "alpha_pattern")
+        if isinstance(of := table.get(name), Mapping)
+    }
+    return {**table, **listed}
 
 
 def _serve_table(table: Mapping[str, Any]) -> Mapping[str, Any]:

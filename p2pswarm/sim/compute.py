@@ -224,6 +224,7 @@ class CountingWeights:
     """Implements `Weights`: how often each microbatch was counted, and the version."""
 
     spread = False
+    base_roots: tuple[bytes, ...] = ()
 
     def __init__(self, run: RunConfig, stage: int, cost: Cost) -> None:
         self._microbatches = run.batch.microbatches
@@ -346,9 +347,11 @@ class SimStage:
         self._add(number_in(tokens_BS), spec, off=off)
         return LossResult(self._loss() + off, self._gives[off] if spec.returning else {})
 
-    def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
+    def evaluate(
+        self, tokens_BS: Tensor, given: Bundle, *, training: bool = False
+    ) -> Bundle | float:
         """Give the next stage's x, or the loss."""
-        del tokens_BS
+        del tokens_BS, training
         self._spend(self._cost.forward_s)
         return self._loss() if self._last else self._gives[self._off(given)]
 

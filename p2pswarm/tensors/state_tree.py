@@ -8,6 +8,10 @@ tensor. The digest of the state is the SHA-256 of the hashes of its pieces, one 
 
 Digests can be compared only if they were made with the same P.
 
+Of a run that freezes some of its model, the list of hashes has one more at its end, the leaf of the
+stage's frozen weights: they are no piece, because they never change. So a digest tells on which
+base a state stands, and whoever has the hashes of a stage knows what its base should be.
+
 Units:   elements, whatever their dtype.
 """
 
@@ -19,6 +23,7 @@ from p2pswarm.tensors.flat_layout import Span
 
 PIECE_VALUES = 1 << 19  # 6 MiB of float32 in three tensors: 0.25 s at 200 Mbit/s, 3 ms of hashing
 
+BASE_TAG = b"p2pswarm-base-1:"  # another order or format of frozen weights is another tag
 SLACK = 8  # an eighth: a norm's weights between two matrices make no piece of their own
 
 
@@ -47,6 +52,12 @@ def piece_hash(parts: Iterable[memoryview]) -> bytes:
     for part in parts:
         hashed.update(part)
     return hashed.digest()
+
+
+def base_leaves(roots: Iterable[bytes]) -> tuple[bytes, ...]:
+    """The leaf of a stage whose blocks have frozen weights with these roots; none without any."""
+    joined = b"".join(roots)
+    return (hashlib.sha256(BASE_TAG + joined).digest(),) if joined else ()
 
 
 def root_of(hashes: Iterable[bytes]) -> bytes:

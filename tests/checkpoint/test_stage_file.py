@@ -226,7 +226,7 @@ def test_the_state_has_one_digest_however_its_bytes_come(dtypes, piece_values, c
     spans = piece_spans(of.length, piece_values, of.row_blocks())
     state = state_of(of)
     edges = sorted({0, len(state), *(min(cut, len(state)) for cut in cuts)})
-    hasher = StateHasher(of, piece_values)
+    hasher = StateHasher(of, piece_values=piece_values)
 
     for start, stop in itertools.pairwise(edges):
         hasher.update(state[start:stop])

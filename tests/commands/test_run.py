@@ -10,7 +10,7 @@ import pytest
 
 from p2pswarm.command_line import main
 from p2pswarm.data import hub
-from p2pswarm.models import hf_library
+from p2pswarm.models.library import hf_library
 
 
 def test_an_example_is_printed(capsys):

@@ -14,8 +14,8 @@ from huggingface_hub.utils._http import default_client_factory
 from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.data.hub import ENDPOINT, Pinned, file_bytes, library, ranged
 from p2pswarm.models.compute.inference import load_model
+from p2pswarm.models.library.weight_files import INDEX, ONE_FILE, FolderFiles
 from p2pswarm.models.model_source import CONFIG_FILE, _of_config
-from p2pswarm.models.weight_files import INDEX, ONE_FILE, FolderFiles
 from p2pswarm.settings.config import ModelConfig, RunConfig
 from p2pswarm.settings.parser import run_to_json, stored_run
 

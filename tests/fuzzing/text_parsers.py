@@ -42,7 +42,7 @@ from p2pswarm.discovery.dht.messages import (
 )
 from p2pswarm.discovery.dht.records import RecordStore, SignatureCache
 from p2pswarm.discovery.dht.responder import Responder
-from p2pswarm.models.weight_files import header_bytes, joined, stored_tensors
+from p2pswarm.models.library.weight_files import header_bytes, joined, stored_tensors
 from p2pswarm.net.cards.card import decode_card
 from p2pswarm.net.cards.card_book import CardBook
 from p2pswarm.net.config import TransportConfig

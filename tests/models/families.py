@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from p2pswarm.models.hf_library import config_text, library
+from p2pswarm.models.library.hf_library import config_text, library
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
 WIDTHS = {

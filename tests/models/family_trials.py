@@ -17,7 +17,7 @@ from p2pswarm.models.check.model_check import check_stages
 from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.inference import load_model
 from p2pswarm.models.compute.reference import ReferenceTrainer
-from p2pswarm.models.hf_library import library, library_model
+from p2pswarm.models.library.hf_library import library, library_model
 from p2pswarm.models.model_source import resolved
 from p2pswarm.node.run.weights_file import write_weights
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig

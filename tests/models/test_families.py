@@ -14,8 +14,8 @@ from p2pswarm.models.blocks import block_costs, block_count
 from p2pswarm.models.check.model_check import check_blocks, check_stages
 from p2pswarm.models.compute.flat_parameters import FlatParameters, named_parameters
 from p2pswarm.models.compute.reference import ReferenceTrainer
-from p2pswarm.models.hf_library import library_model, requirement, whole_model
 from p2pswarm.models.hf_model import SlicedBlock
+from p2pswarm.models.library.hf_library import library_model, requirement, whole_model
 
 CPU = torch.device("cpu")
 CORE = ("llama", "gemma2", "gpt2", "cohere2", "mixtral", "gpt_oss", "deepseek_v3")

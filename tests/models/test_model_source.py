@@ -9,7 +9,7 @@ import pytest
 from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.models.blocks import make_blocks
 from p2pswarm.models.compute.bundle_spec import check_model
-from p2pswarm.models.hf_library import requirement
+from p2pswarm.models.library.hf_library import requirement
 from p2pswarm.models.model_source import FILE_BYTES_MAX, resolved
 from p2pswarm.settings.parser import load, run_from_json, run_to_json
 

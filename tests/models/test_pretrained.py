@@ -11,10 +11,10 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import FlatParameters, named_parameters
 from p2pswarm.models.compute.torch_weights import first_state
-from p2pswarm.models.hf_library import library_model
+from p2pswarm.models.library.hf_library import library_model
+from p2pswarm.models.library.weight_files import INDEX, ONE_FILE
 from p2pswarm.models.model_source import resolved
 from p2pswarm.models.pretrained import offer
-from p2pswarm.models.weight_files import INDEX, ONE_FILE
 from p2pswarm.settings.config import ModelConfig, RunConfig
 
 CPU = torch.device("cpu")

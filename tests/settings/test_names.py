@@ -52,9 +52,9 @@ def test_a_name_that_nobody_knows_gets_the_nearest_and_all_of_its_table():
     near, far = unknown("run", "stepps", RUN), unknown("run", "zzz", RUN)
 
     assert near.startswith(
-        "run.stepps is no setting (did you mean steps?); there are: balance, batch, "
+        "run.stepps is no setting (did you mean steps?); there are: adapter, balance, base, "
     )
-    assert far.startswith("run.zzz is no setting; there are: balance, batch, ")
+    assert far.startswith("run.zzz is no setting; there are: adapter, balance, base, ")
 
 
 def test_every_alias_leads_to_a_setting_and_hides_none():

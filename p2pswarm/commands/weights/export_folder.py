@@ -23,13 +23,13 @@ from p2pswarm.base.files import read_small, sync_files, sync_folder
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, read_tokenizer, tokenizer_of_run
 from p2pswarm.data.tokenizer_folder import CONFIG_BYTES_MAX, CONFIG_FILE
-from p2pswarm.models.base import DTYPES
 from p2pswarm.models.boundary_block import has_modules
 from p2pswarm.models.compute.inference import TrainedModel, load_model
-from p2pswarm.models.foreign_code import foreign
-from p2pswarm.models.hf_library import library_model
+from p2pswarm.models.formats.weight_formats import DTYPES
+from p2pswarm.models.library.foreign_code import foreign
+from p2pswarm.models.library.hf_library import library_model
+from p2pswarm.models.library.weight_files import ONE_FILE
 from p2pswarm.models.registry import is_place, package_of
-from p2pswarm.models.weight_files import ONE_FILE
 from p2pswarm.settings.config import HF, RunConfig
 from p2pswarm.settings.parser import run_to_json
 

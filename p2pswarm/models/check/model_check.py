@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from p2pswarm.base.errors import Refused, SwarmError, Unusable
 from p2pswarm.data.samples.target_marks import BEGIN, NO_TARGET
-from p2pswarm.models.base import DTYPES, Bundle
+from p2pswarm.models.base import Bundle
 from p2pswarm.models.blocks import block_costs, stage_blocks
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.boundary_block import has_modules
@@ -40,8 +40,9 @@ from p2pswarm.models.document_masks import (
     positions_of,
 )
 from p2pswarm.models.dropout import draws
-from p2pswarm.models.foreign_code import foreign, is_foreign, said
-from p2pswarm.models.hf_library import library_model
+from p2pswarm.models.formats.weight_formats import DTYPES
+from p2pswarm.models.library.foreign_code import foreign, is_foreign, said
+from p2pswarm.models.library.hf_library import library_model
 from p2pswarm.models.losses.cross_entropy import nats_of
 from p2pswarm.settings.config import HF, RunConfig
 

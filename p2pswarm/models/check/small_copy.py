@@ -18,9 +18,9 @@ import torch
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.boundary import boundaries
-from p2pswarm.models.hf_library import LAYERS as LAYER_COUNTS
-from p2pswarm.models.hf_library import library_config, read_config
 from p2pswarm.models.hf_model import BY_LAYER
+from p2pswarm.models.library.hf_library import LAYERS as LAYER_COUNTS
+from p2pswarm.models.library.hf_library import library_config, read_config
 from p2pswarm.settings.config import HF, ModelConfig, RunConfig
 
 LAYERS, ROWS, TOKENS, VOCABULARY = 4, 2, 12, 64

@@ -132,8 +132,14 @@ class Stage(Protocol):
         """Do forward, loss and backward of the last stage in one; keep nothing."""
         ...
 
-    def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
-        """Compute the bundle for the next stage, or the loss in the last; keep nothing."""
+    def evaluate(
+        self, tokens_BS: Tensor, given: Bundle, *, training: bool = False
+    ) -> Bundle | float:
+        """Compute the bundle for the next stage, or the loss in the last; keep nothing.
+
+        `training`: of a microbatch that is trained on, by stages that have counted it before; so
+        what is drawn is drawn.
+        """
         ...
 
     def drop(self, keys: Iterable[Key] | None) -> None:
@@ -178,12 +184,19 @@ class Weights(Protocol):
     spread: bool
     """True if the sum has to be brought together for its reduction, from several devices."""
 
+    @property
+    def base_roots(self) -> tuple[bytes, ...]:
+        """Return the roots of the frozen weights of the stage's blocks, if the run has some."""
+        ...
+
     def reset(self, *, draw: bool) -> None:
         """Empty the gradient sum; `draw`: make the weights of version 0."""
         ...
 
     def hashes(self) -> tuple[bytes, ...]:
-        """The hashes of the state's pieces; their root is its digest (`tensors/state_tree.py`).
+        """The hashes of the state's pieces, and the leaf of the base if there is one.
+
+        Their root is the state's digest (`tensors/state_tree.py`).
 
         They may be computed beside the work of the `Stage`. Meanwhile the state must not change.
         """

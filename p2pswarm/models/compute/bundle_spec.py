@@ -43,11 +43,6 @@ def bundle_spec(boundary: Boundary | None) -> BundleSpec:
                 f"{known}"
             )
         keys.append(BundleKey(tensor.key, TensorLayout(dtype, tensor.shape), tensor.differentiable))
-    if not any(key.differentiable for key in keys):
-        raise Unusable(
-            "nothing that crosses between two stages depends on weights, so the blocks below could "
-            "not learn: a block gives whole numbers only, or detaches what it gives"
-        )
     return BundleSpec(tuple(keys))
 
 
@@ -59,7 +54,8 @@ def engine_bundles(run: RunConfig, stage: int) -> tuple[BundleSpec, BundleSpec]:
 def check_model(run: RunConfig) -> None:
     """Raise Unusable for a run whose stages cannot be cut, traced or joined."""
     with torch.device("meta"):
-        drawing = any(map(draws, make_blocks(run, range(block_count(run.model)))))
+        blocks = make_blocks(run, range(block_count(run.model)))
+    drawing = any(map(draws, blocks))
     if drawing and run.spot_check_share:
         raise Unusable(
             "the model has dropout, which differs between kinds of processors: set its dropout or "
@@ -67,8 +63,15 @@ def check_model(run: RunConfig) -> None:
         )
     for stage in range(run.stages):
         stage_blocks(run, stage)
-        bundle = bundle_spec(boundary_above(run, stage))
-        boundary_codecs(run, stage, bundle)
+        boundary = boundary_above(run, stage)
+        boundary_codecs(run, stage, bundle_spec(boundary))
+        below = blocks[: stage_blocks(run, stage).stop]
+        trains = any(each.requires_grad for block in below for each in block.parameters())
+        if boundary is not None and trains and not boundary.differentiable:
+            raise Unusable(
+                "nothing that crosses between two stages depends on weights, so the blocks below "
+                "could not learn: a block gives whole numbers only, or detaches what it gives"
+            )
 
 
 def boundary_codecs(

@@ -16,18 +16,21 @@ import torch
 from torch import Tensor, nn
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.base import DTYPES, WholeBlock
+from p2pswarm.models.base import WholeBlock
+from p2pswarm.models.base_weights.base_memory import BaseMemory
 from p2pswarm.models.blocks import (
     averagings_of,
+    bare_blocks,
     block_count,
     draw_blocks,
-    fill_buffers,
     make_blocks,
     stage_blocks,
 )
 from p2pswarm.models.compute.orthonormal import drawn_directions
 from p2pswarm.models.compute.torch_device import place_for
+from p2pswarm.models.formats.weight_formats import DTYPES
 from p2pswarm.models.rounding.stochastic_round import ChanceRounding
+from p2pswarm.models.scope import full_name
 from p2pswarm.models.weight_tying import shared_name, tied_in
 from p2pswarm.run.averaging.shards import Span as Shared
 from p2pswarm.settings.config import (
@@ -54,7 +57,13 @@ from p2pswarm.tensors.flat_layout import (
     flat_layout,
     greatest_rank,
 )
-from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_hash, piece_spans, root_of
+from p2pswarm.tensors.state_tree import (
+    PIECE_VALUES,
+    base_leaves,
+    piece_hash,
+    piece_spans,
+    root_of,
+)
 
 T = TypeVar("T")
 ODD_SUM = "odd_sum"  # the buffer of the half of odd steps; that of even ones is `sum`
@@ -65,7 +74,7 @@ NORM_CHUNK = 1 << 18  # elements widened to float64 at a time: 2 MiB stay in the
 def named_parameters(
     numbers: range, blocks: Sequence[nn.Module]
 ) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters of the blocks `numbers`, each once, named as in a file of weights.
+    """The parameters of the blocks `numbers` that train, each once, named as in a file of weights.
 
     A tied tensor has one name, at whichever end of the model it is.
     """
@@ -79,17 +88,10 @@ def placed_parameters(
     """As `named_parameters`, with the number of the block that has it, the first if two have."""
     seen: set[int] = set()
     for number, block in zip(numbers, blocks, strict=True):
-        own, tied = tied_in(block) or ("", "")
         for name, parameter in block.named_parameters():
-            if id(parameter) in seen:
-                continue
-            seen.add(id(parameter))
-            if name == own:
-                yield number, tied, parameter
-            elif isinstance(block, WholeBlock):
-                yield number, block.full_name(name), parameter
-            else:
-                yield number, f"blocks.{number}.{name}", parameter
+            if parameter.requires_grad and id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield number, full_name(number, block, name), parameter
 
 
 def layout_of(run: RunConfig, numbers: range) -> FlatLayout:
@@ -118,9 +120,14 @@ def shared_in(run: RunConfig, numbers: range) -> str | None:
         return shared_name(make_blocks(run, numbers))
 
 
-def digest_of(tensors: Sequence[Tensor], spans: Sequence[Span]) -> bytes:
-    """The digest of contiguous tensors of one length, on any device; `spans`: its pieces'."""
-    return root_of(piece_hashes(tensors, spans))
+def digest_of(
+    tensors: Sequence[Tensor], spans: Sequence[Span], base: Sequence[bytes] = ()
+) -> bytes:
+    """The digest of contiguous tensors of one length, on any device.
+
+    `spans`: its pieces'; `base`: the leaf of the frozen weights under it, if there are some.
+    """
+    return root_of([*piece_hashes(tensors, spans), *base])
 
 
 def piece_hashes(tensors: Sequence[Tensor], spans: Sequence[Span]) -> list[bytes]:
@@ -189,6 +196,8 @@ class FlatParameters:
         """Whether second moments are kept of all parameters, also where the optimizer needs none:
         the grid of sums is read from them."""
         self._run = run
+        self.base = self._base(device, even)
+        """What is frozen; with a delay both halves have the same."""
         self.layout = layout = block_layout(run, numbers, self.blocks)
         frozen = frozen_names(self.blocks)
         self.segments = self._segments(frozen)
@@ -235,6 +244,16 @@ class FlatParameters:
             self.halves = even, self
         elif self.former_N is not None:
             self.halves = FlatParameters(run, numbers, device, zeros_for, self).halves
+
+    def _base(self, device: torch.device, even: "FlatParameters | None") -> BaseMemory | None:
+        if not self._run.has_base:
+            return None
+        if even is None or even.base is None:
+            base = BaseMemory(self._run, self.numbers, self.blocks, device)
+            base.fill()
+            return base
+        even.base.bind(self.blocks)
+        return even.base
 
     def _segments(self, frozen: set[str]) -> list[Segment]:
         rule, last = self._run.optimizer.decays, block_count(self._run.model) - 1
@@ -293,9 +312,14 @@ class FlatParameters:
         for factor, drawn in first_factors(self._run, self.layout):
             self.exp_avg_N[factor.start : factor.stop].copy_(drawn.view(-1))
 
+    @property
+    def base_roots(self) -> tuple[bytes, ...]:
+        """The roots of the blocks' frozen weights, if the run has some."""
+        return () if self.base is None else self.base.roots
+
     def digest(self) -> bytes:
-        """The digest of weights, moments and average."""
-        return digest_of(self.state, self.spans())
+        """The digest of weights, moments and average, and of what is frozen."""
+        return digest_of(self.state, self.spans(), base_leaves(self.base_roots))
 
     def spans(self, piece_values: int = PIECE_VALUES) -> list[Span]:
         """The spans of the state's pieces."""
@@ -366,14 +390,6 @@ def decays(rule: str, dimensions: int, *, inner: bool) -> bool:
     return rule == "all" or (matrix and (rule == "matrices" or inner))
 
 
-def bare_blocks(run: RunConfig, numbers: range, device: torch.device) -> list[nn.Module]:
-    """The blocks `numbers` with their buffers, and without memory for parameters."""
-    with torch.device("meta"):
-        blocks = make_blocks(run, numbers)
-    fill_buffers(run, numbers, blocks, device)
-    return blocks
-
-
 def block_layout(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> FlatLayout:
     """Return how the parameters of these blocks lie flat."""
     placed = [(n, name, tuple(p.shape)) for n, name, p in placed_parameters(numbers, blocks)]
@@ -417,7 +433,8 @@ def _without(name: str, flat_N: Tensor, layout: FlatLayout) -> Tensor:
     """A flat buffer without one tensor and the gap behind it: another block has it."""
     borders = [tensor.start for tensor in layout.parameters]
     spans = zip(layout.parameters, pairwise([*borders, layout.factors_start]), strict=True)
-    return torch.cat([flat_N[a:b] for tensor, (a, b) in spans if tensor.name != name])
+    kept = (flat_N[a:b] for tensor, (a, b) in spans if tensor.name != name)
+    return torch.cat([flat_N[:0], *kept])
 
 
 def zero_buffer(layout: FlatLayout, dtype: str, device: torch.device) -> Tensor:
@@ -426,8 +443,8 @@ def zero_buffer(layout: FlatLayout, dtype: str, device: torch.device) -> Tensor:
 
 
 def bind(blocks: Sequence[nn.Module], layout: FlatLayout, params_N: Tensor) -> list[nn.Parameter]:
-    """Put views of a flat buffer where blocks have their parameters; returns these, in order."""
-    unique = {id(p): p for block in blocks for p in block.parameters()}
+    """Put views of a flat buffer where blocks have what trains; returns these, in order."""
+    unique = {id(p): p for block in blocks for p in block.parameters() if p.requires_grad}
     parameters = list(unique.values())
     views = {
         parameter: nn.Parameter(params_N[t.start : t.stop].view(parameter.shape))
@@ -436,7 +453,8 @@ def bind(blocks: Sequence[nn.Module], layout: FlatLayout, params_N: Tensor) -> l
     for block in blocks:
         for name, parameter in list(block.named_parameters(remove_duplicate=False)):
             owner, _, last = name.rpartition(".")
-            setattr(block.get_submodule(owner), last, views[parameter])
+            if parameter in views:
+                setattr(block.get_submodule(owner), last, views[parameter])
     return list(views.values())
 
 

@@ -25,9 +25,8 @@ from p2pswarm.data.chats.template import ChatTemplate
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside, tokenizer_of_run
 from p2pswarm.models.base import LONE_KEY, bundle_of
-from p2pswarm.models.blocks import block_count
+from p2pswarm.models.blocks import bare_blocks, block_count
 from p2pswarm.models.compute.flat_parameters import (
-    bare_blocks,
     bind,
     block_layout,
     named_parameters,
@@ -36,7 +35,7 @@ from p2pswarm.models.compute.flat_parameters import (
 from p2pswarm.models.compute.tokens import first_value, labels_of, targets_in
 from p2pswarm.models.document_masks import APART
 from p2pswarm.models.dropout import run_blocks
-from p2pswarm.models.foreign_code import foreign
+from p2pswarm.models.library.foreign_code import foreign
 from p2pswarm.models.losses.cross_entropy import nats_of
 from p2pswarm.models.registry import NotTrusted, trust
 from p2pswarm.settings.config import ModelConfig, RunConfig

@@ -79,7 +79,8 @@ class FullPrecision(Precision):
         """The leaves of blocks whose tensor an earlier block has as well, by their names."""
         if ends_apart:
             self._take_ends_apart()
-        self.weight_storages = frozenset({flat.params_N.untyped_storage().data_ptr()})
+        place = flat.params_N.untyped_storage().data_ptr()
+        self.weight_storages = frozenset({place}) | frozen(flat)
 
     def run(
         self,
@@ -97,8 +98,8 @@ class FullPrecision(Precision):
         sums = list(self.sums)
         for number, block in zip(self._flat.numbers, self._flat.blocks, strict=True):
             for name, parameter in block.named_parameters():
-                place = places[id(parameter)]
-                if first[place].block != number:
+                place = places.get(id(parameter))  # None: it is frozen
+                if place is not None and first[place].block != number:
                     leaf = parameter.detach().requires_grad_()  # the same memory
                     self._other.setdefault(block, {})[name] = leaf
                     parameters.append(leaf)
@@ -136,15 +137,16 @@ class Bfloat16(Precision):
         for number, block in zip(flat.numbers, flat.blocks, strict=True):
             # of a tied tensor each of its two blocks has a leaf: their gradients are added in
             # float32, as they are where the blocks are in two stages
-            own = {p: self._leaf(p, places[p][0]) for p in dict.fromkeys(block.parameters())}
+            trained = (p for p in dict.fromkeys(block.parameters()) if p in places)
+            own = {p: self._leaf(p, places[p][0]) for p in trained}
             self.parameters += own.values()
             self.sums += (places[p][1] for p in own)
             self.leaves += (Leaf(number, numbers[p]) for p in own)
             names = block.named_parameters(remove_duplicate=False)
-            self._named[block] = {name: own[parameter] for name, parameter in names}
+            self._named[block] = {name: own[p] for name, p in names if p in own}
         self.weight_storages = frozenset(
             x.untyped_storage().data_ptr() for x in (flat.params_N, self._copy_N, *self.parameters)
-        )
+        ) | frozen(flat)
         self._numbers = {block: number for number, block in enumerate(flat.blocks)}
 
     def _leaf(self, parameter: nn.Parameter, place: Segment) -> Tensor:
@@ -187,6 +189,11 @@ class Bfloat16(Precision):
     def _call(self, block: nn.Module, value: Value) -> Value:
         made: Value = self._run(block, self._named[block], value)
         return in_dtypes_of(made, self._given[self._numbers[block]])
+
+
+def frozen(flat: FlatParameters) -> frozenset[int]:
+    """The memory of what does not train."""
+    return frozenset() if flat.base is None else flat.base.storages
 
 
 def leaves_of(flat: FlatParameters) -> list[Leaf]:

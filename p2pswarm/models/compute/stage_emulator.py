@@ -93,8 +93,10 @@ class EmulatedStage:
         return LossResult(self._loss, self._returns if spec.returning else {})
 
     @computing()
-    def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
-        del given
+    def evaluate(
+        self, tokens_BS: Tensor, given: Bundle, *, training: bool = False
+    ) -> Bundle | float:
+        del given, training  # nothing is drawn here
         self._place(tokens_BS)
         self._rest(self._forward_s)
         return self._loss if self._last else self._gives

@@ -15,7 +15,7 @@ import torch
 from torch.utils.checkpoint import CheckpointError
 
 from p2pswarm.base.errors import Refused, Unusable
-from p2pswarm.models.foreign_code import is_foreign, said
+from p2pswarm.models.library.foreign_code import is_foreign, said
 
 LACKED = {"mps": frozenset({torch.float64, torch.complex128})}
 CPU = torch.device("cpu")

@@ -8,6 +8,7 @@ Errors:  NotFiniteHere when a loss or a gradient is not finite; Refused when tor
 """
 # ruff: noqa: D102, N803, N806  `Stage` documents its methods; shapes end the names
 
+import contextlib
 import functools
 import math
 from collections.abc import Iterable, Sequence
@@ -133,11 +134,13 @@ class TorchStage:
 
     @computing()
     @torch.no_grad()
-    def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
+    def evaluate(
+        self, tokens_BS: Tensor, given: Bundle, *, training: bool = False
+    ) -> Bundle | float:
         targets = targets_in(tokens_BS)
         tokens_BS = self._tokens(tokens_BS)
         there = {name: x.to(self._device) for name, x in given.items()}
-        with nothing_drawn(self._flat.blocks):
+        with contextlib.nullcontext() if training else nothing_drawn(self._flat.blocks):
             made = self._run(tokens_BS, there)
         if self._above is None:
             nats = nats_of(bundle_of(made)[LONE_KEY], labels_of(tokens_BS))
@@ -188,6 +191,8 @@ class TorchStage:
         wanted = [*self._precision.parameters, *returned] if spec.counting else returned
         if not wanted:
             return ()
+        if not ends:  # nothing below the cut trains
+            return [torch.zeros_like(x) for x in wanted]
         return torch.autograd.grad(ends, wanted, gradients, materialize_grads=True)
 
     def _counted(

@@ -54,6 +54,8 @@ class GradientMemory:
             memory = torch.empty(self._sum_N.nbytes, dtype=torch.uint8)
         lease = memory.numpy()  # freed with the last tensor or memoryview that is made of it
         weakref.finalize(lease, self._idle.append, memory).atexit = False
+        if not len(lease):  # a stage of which nothing trains; such a view has no step
+            return torch.empty_like(self._sum_N, device="cpu")
         return torch.from_numpy(lease).view(self._sum_N.dtype)
 
 

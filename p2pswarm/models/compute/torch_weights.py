@@ -12,7 +12,7 @@ from torch import Tensor
 
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.checkpoint.digests import StateHasher
-from p2pswarm.models.base import DTYPES
+from p2pswarm.models.base_weights.base_layout import base_roots
 from p2pswarm.models.blocks import averagings_of, stage_blocks
 from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.models.compute.base import Engine, Update, part_sizes
@@ -32,6 +32,7 @@ from p2pswarm.models.compute.precision import precision_of
 from p2pswarm.models.compute.torch_device import setting_up
 from p2pswarm.models.compute.torch_stage import TorchStage, kept_graphs
 from p2pswarm.models.compute.torch_sums import GradientMemory, TorchSums, keyed_digest
+from p2pswarm.models.formats.weight_formats import DTYPES
 from p2pswarm.run.averaging.base import Sums
 from p2pswarm.settings.config import (
     AVERAGE,
@@ -44,7 +45,7 @@ from p2pswarm.settings.config import (
 from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.codecs.tensor_pool import on_host
 from p2pswarm.tensors.flat_layout import STATE_TENSORS
-from p2pswarm.tensors.state_tree import PIECE_VALUES
+from p2pswarm.tensors.state_tree import PIECE_VALUES, base_leaves
 
 ZEROS = bytes(1 << 20)
 RAW = "raw"  # how vectors and factors travel
@@ -127,7 +128,11 @@ def first_state(run: RunConfig, stage: int) -> Iterator[bytes]:
     numbers = stage_blocks(run, stage)
     with setting_up(stage):
         layout = layout_of(run, numbers)
-        hasher = StateHasher(layout)
+        roots = []
+        for root in base_roots(run, numbers) if run.has_base else ():
+            roots.append(root)
+            yield b""
+        hasher = StateHasher(layout, roots)
         kept, *wide = (DTYPES[dtype] for dtype in layout.dtypes)
         start, behind = layout.factors_start, layout.length - layout.factors_start
         first, second = layout.item_bytes[1:STATE_TENSORS]
@@ -185,8 +190,13 @@ class TorchWeights:
             self._flat.draw()
             self.state.become(0)
 
+    @property
+    def base_roots(self) -> tuple[bytes, ...]:
+        return self._flat.base_roots
+
     def hashes(self) -> tuple[bytes, ...]:
-        return tuple(piece_hashes(self._flat.newest(self.state.version).state, self._spans))
+        state = self._flat.newest(self.state.version).state
+        return (*piece_hashes(state, self._spans), *base_leaves(self.base_roots))
 
     def tied_digest(self) -> bytes:
         if (tied := self._flat.tied) is None:

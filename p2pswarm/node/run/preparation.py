@@ -23,7 +23,7 @@ from p2pswarm.models.check.model_check import check_once
 from p2pswarm.models.compute.bundle_spec import check_model
 from p2pswarm.models.compute.flat_parameters import check_low_rank
 from p2pswarm.models.document_masks import APART, KEPT_APART, MARKED
-from p2pswarm.models.hf_library import VOCABULARY_MAX
+from p2pswarm.models.library.hf_library import VOCABULARY_MAX
 from p2pswarm.models.model_source import resolved
 from p2pswarm.node.progress.curves import try_curves
 from p2pswarm.node.progress.wandb_curves import try_wandb

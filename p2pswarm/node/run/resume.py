@@ -18,7 +18,7 @@ from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.digests import StateHasher
 from p2pswarm.checkpoint.names import MANIFEST_NAME
-from p2pswarm.checkpoint.restore import stage_as_saved, state_pieces
+from p2pswarm.checkpoint.restore import base_roots, stage_as_saved, state_pieces
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.targets import open_store, require_writable
 from p2pswarm.models.blocks import stage_blocks
@@ -147,7 +147,7 @@ def saved_state(run: RunConfig, stage: int, source: ResumedFrom | None) -> Itera
         yield saved.state_digest
         return
     layout = layout_of(run, blocks)
-    hasher = StateHasher(layout)
+    hasher = StateHasher(layout, base_roots(checkpoint, blocks))
     for piece in state_pieces(checkpoint, layout):
         hasher.update(piece)
         yield b""

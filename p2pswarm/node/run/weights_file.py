@@ -74,7 +74,7 @@ def named_weights(
         numbers = stage_blocks(run, stage)
         layout = layout_of(run, numbers)
         state = state_of(snapshot.data, run)
-        if digest_of(state, StateSize.of(layout).spans) != snapshot.digest:
+        if digest_of(state, StateSize.of(layout).spans, snapshot.base) != snapshot.digest:
             raise BadMessage(f"the weights of stage {stage} are not those that were agreed on")
         values, shared = state[AVERAGE if average else 0], shared_in(run, numbers)
         for tensor in layout.parameters:

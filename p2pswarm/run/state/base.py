@@ -16,6 +16,8 @@ class Snapshot:
     """The digest of weights and optimizer state (`tensors/state_tree.py`)."""
     data: memoryview
     """Weights and optimizer state, as `models/compute/` lays them out."""
+    base: tuple[bytes, ...] = ()
+    """The leaf of the frozen weights under it, if the run has some."""
 
 
 class BackgroundThread(Protocol):

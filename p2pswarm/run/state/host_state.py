@@ -48,12 +48,18 @@ class HostState:
     to be of one version, whose digest is known before.
     """
 
-    def __init__(self, size: StateSize, version: int, digest: bytes, moved: Signal) -> None:
-        """`digest`: what the stage agrees on for that version; `moved`: donors have changed."""
+    def __init__(
+        self, size: StateSize, version: int, digest: bytes, moved: Signal, *, has_base: bool = False
+    ) -> None:
+        """`digest`: what the stage agrees on for that version; `moved`: donors have changed.
+
+        `has_base`: the run freezes weights, which need not be here.
+        """
         self._size = size
         self._data = memoryview(bytearray(size.nbytes))
         self._version, self._digest = version, digest
-        self.rules = PieceDownload(len(size.spans), version, STILL)
+        base = None if has_base else ()
+        self.rules = PieceDownload(len(size.spans), version, STILL, base)
         self.rules.agreed(version, digest)
         self.moved = moved
         """Fired when the rules were told something."""
@@ -83,4 +89,4 @@ class HostState:
 
     def snapshot(self) -> Snapshot:
         """The whole state."""
-        return Snapshot(self._version, self._digest, self._data)
+        return Snapshot(self._version, self._digest, self._data, self.rules.base or ())

@@ -11,7 +11,9 @@ A piece that is COMING is of a version that nobody knows yet. So its part of eve
 committed meanwhile is kept, and applied when the piece is here.
 
 A piece is proved by the hashes of all pieces of its version, and those by their root, the digest
-that the stage agrees on. It may be placed, and follow commits, before it is proved.
+that the stage agrees on. It may be placed, and follow commits, before it is proved. Where the run
+freezes weights, the last hash is the leaf of the stage's base (`tensors/state_tree.py`): who holds
+another base than the stage can go no further.
 
 Units:   seconds on the caller's clock; version v = state after v commits.
 Errors:  ValueError for a commit out of order; a donor that gives what it should not is blamed.
@@ -113,11 +115,24 @@ class _Origin:
 class PieceDownload:
     """The pieces of one stage's state at one newcomer."""
 
-    def __init__(self, pieces: int, since: int, limits: DownloadLimits | None = None) -> None:
-        """`since`: the first step whose reduction and commit reach the newcomer."""
+    def __init__(
+        self,
+        pieces: int,
+        since: int,
+        limits: DownloadLimits | None = None,
+        base: Sequence[bytes] | None = (),
+    ) -> None:
+        """`since`: the first step whose reduction and commit reach the newcomer.
+
+        `base`: the leaf of the frozen weights here, if the run has some; None: any may come.
+        """
         self.version = since
         """The version that whole pieces are of: all commits before it were told."""
         self.pieces = pieces
+        self.base = None if base is None else tuple(base)
+        """The hashes behind those of the pieces; None until they are proved."""
+        self.other_base = False
+        """True if the stage agrees on another base than lies here."""
         self._limits = limits or DownloadLimits()
         self._coming: dict[int, _Coming] = {}
         self._held: dict[int, _Held] = {}
@@ -135,6 +150,11 @@ class PieceDownload:
         """The donors of which something came."""
         self._piece_s = self._limits.piece_s
         self._averaging = False
+
+    @property
+    def hash_count(self) -> int:
+        """How many hashes a version has."""
+        return self.pieces + (1 if self.base is None else len(self.base))
 
     @property
     def begun(self) -> bool:
@@ -371,8 +391,14 @@ class PieceDownload:
 
     def _judge_hashes(self, donor: bytes, version: int, hashes: tuple[bytes, ...]) -> None:
         """Prove the pieces of a version by their hashes, if those have the agreed root."""
-        if len(hashes) != self.pieces or root_of(hashes) != self._digests[version]:
+        if len(hashes) != self.hash_count or root_of(hashes) != self._digests[version]:
             self._blame(donor, f"its hashes of version {version} do not have the agreed digest")
+            return
+        behind = hashes[self.pieces :]
+        if self.base is None:
+            self.base = behind
+        elif self.base != behind:
+            self.other_base = True
             return
         self._proved[version] = hashes
         for k, held in sorted(self._held.items()):

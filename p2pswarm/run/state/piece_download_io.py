@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from p2pswarm.base.errors import BadMessage, SwarmError
+from p2pswarm.base.errors import BadMessage, SwarmError, Unusable
 from p2pswarm.base.exception_group import cause_of, raising_cause
 from p2pswarm.base.ids import Contact
 from p2pswarm.base.signal import Signal
@@ -21,6 +21,10 @@ from p2pswarm.run.state.piece_download import HashesWanted, PieceDownload, Piece
 
 log = logging.getLogger(__name__)
 HASH_BYTES = 32
+OTHER_BASE = (
+    "the run's frozen weights are others than those that were read here: give serve.pretrained the "
+    "files of the same revision as the other members have"
+)
 
 Wanted = PieceWanted | HashesWanted
 
@@ -70,6 +74,8 @@ class Download:
         loop, rules = asyncio.get_running_loop(), self._state.rules
         while not enough():
             contacts = {_raw(each): each for each in donors()}
+            if rules.other_base:
+                raise Unusable(OTHER_BASE)
             rules.donors(tuple(contacts))
             wanted = rules.wanted(loop.time())
             self._end_dropped()
@@ -139,8 +145,7 @@ class _Talk:
     async def _say(self, stream: Stream) -> None:
         while True:
             wanted = await self._questions.get()
-            pieces = self._state.rules.pieces
-            size = HASH_BYTES * pieces
+            size = HASH_BYTES * self._state.rules.hash_count
             if isinstance(wanted, PieceWanted):
                 size = self._state.piece_bytes(wanted.piece)
             memory = bytearray(size)

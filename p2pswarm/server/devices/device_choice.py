@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.base import DTYPES
 from p2pswarm.models.compute.torch_device import first_line
+from p2pswarm.models.formats.weight_formats import DTYPES
 from p2pswarm.settings.config import RunConfig
 
 BF16 = "bf16"

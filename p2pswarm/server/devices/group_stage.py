@@ -135,7 +135,10 @@ class GroupStage:
             return LossResult(loss, {})
         return LossResult(loss, self._settled(answers, spec))
 
-    def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
+    def evaluate(
+        self, tokens_BS: Tensor, given: Bundle, *, training: bool = False
+    ) -> Bundle | float:
+        del training  # nothing is drawn here
         self._give(tokens_BS, given)
         answers = self._call("once")
         return self._copies("made", self._made) if self._above else self._loss(answers)
@@ -196,6 +199,7 @@ class GroupWeights(TorchWeights):
     """Weights in this process, and a sum that lies in shards on the devices."""
 
     spread = True
+    base_roots: tuple[bytes, ...] = ()
 
     def __init__(
         self,

@@ -16,8 +16,8 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.models.check.model_check import Computed, Gradients, difference_of, tokens_of
 from p2pswarm.models.check.small_copy import shrunken
 from p2pswarm.models.compute.reference import ReferenceTrainer
-from p2pswarm.models.foreign_code import foreign
 from p2pswarm.models.hf_model import BY_ROWS
+from p2pswarm.models.library.foreign_code import foreign
 from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.flat_layout import FlatLayout

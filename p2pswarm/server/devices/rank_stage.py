@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of
-from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.blocks import bare_blocks, stage_blocks
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.compute.autograd_graphs import block_made_again
 from p2pswarm.models.compute.base import Key
 from p2pswarm.models.compute.bundle_spec import boundary_above
-from p2pswarm.models.compute.flat_parameters import bare_blocks, block_layout
+from p2pswarm.models.compute.flat_parameters import block_layout
 from p2pswarm.models.compute.tokens import first_value, ids_of, labels_of
 from p2pswarm.server.devices.stage_shards import RowShards, StageBlocks, StageShards, TensorShards
 from p2pswarm.settings.config import RunConfig

@@ -15,11 +15,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from p2pswarm.models.base import DTYPES, Value
+from p2pswarm.models.base import Value
 from p2pswarm.models.boundary import Boundary
 from p2pswarm.models.compute.flat_parameters import bind, zero_buffer
 from p2pswarm.models.compute.precision import in_dtypes_of
 from p2pswarm.models.dropout import run_blocks
+from p2pswarm.models.formats.weight_formats import DTYPES
 from p2pswarm.models.losses.cross_entropy import nats_of
 from p2pswarm.server.devices.row_split import Rows, rows_of, split_keys
 from p2pswarm.server.devices.tensor_blocks import DeviceTensors, shared_blocks

@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import functools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO
 
 from p2pswarm.base.errors import NotServing, Unusable
 from p2pswarm.checkpoint.catalogue import Checkpoint, open_checkpoint
 from p2pswarm.checkpoint.checkpoint_io import load_stage, on_thread
+from p2pswarm.checkpoint.restore import base_roots
 from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of
@@ -25,13 +26,17 @@ from p2pswarm.run.state.donor import Donor
 from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.flat_layout import FlatLayout
-from p2pswarm.tensors.state_tree import piece_hash
+from p2pswarm.tensors.state_tree import base_leaves, piece_hash
 
 
 class CheckpointState:
     """Implements `DonatedState`: the state of one stage, in a file without a name."""
 
-    def __init__(self, file: IO[bytes], size: StateSize, version: int) -> None:
+    def __init__(
+        self, file: IO[bytes], size: StateSize, version: int, base: Sequence[bytes] = ()
+    ) -> None:
+        """`base`: the roots of the frozen weights under it."""
+        self._base = base
         self._file = file
         self._size = size
         self._version = version
@@ -64,10 +69,11 @@ class CheckpointState:
         self._file.close()
 
     def _hashed(self) -> tuple[bytes, ...]:
-        return tuple(
+        hashes = (
             piece_hash(memoryview(part) for part in self._parts(piece))
             for piece in range(self.pieces)
         )
+        return (*hashes, *base_leaves(self._base))
 
     def _parts(self, piece: int) -> Iterator[bytes]:
         """The piece's part of each tensor, in order. Blocks."""
@@ -107,18 +113,20 @@ class CheckpointDonor:
 
     async def _read(self, stage: int, order: LoadState) -> CheckpointState:
         run = self._run
-        layout = await on_thread(lambda: layout_of(run, stage_blocks(run, stage)))
+        blocks = stage_blocks(run, stage)
+        layout = await on_thread(lambda: layout_of(run, blocks))
         try:
             checkpoint = await on_thread(
                 lambda: open_checkpoint(open_store(order.target), order.folder)
             )
+            base = await on_thread(lambda: base_roots(checkpoint, blocks))
             file = await _copied(checkpoint, layout)
         except (OSError, Unusable) as error:
             raise NotServing(f"the checkpoint cannot be read: {error}") from error
         if checkpoint.digest != order.source.checkpoint:
             file.close()
             raise NotServing(f"{checkpoint.place} is not the checkpoint of the run any more")
-        return CheckpointState(file, StateSize.of(layout), order.source.version)
+        return CheckpointState(file, StateSize.of(layout), order.source.version, base)
 
 
 async def _copied(checkpoint: Checkpoint, layout: FlatLayout) -> IO[bytes]:

@@ -308,7 +308,8 @@ class CoordinatorIo:
             while (digest := digests.known(stage, step := coordinator.step)) is None:
                 self._holders(stage)
                 await self.moved.wait()
-            state = HostState(size, step, digest, self.moved)
+            has_base = self._context.run.has_base
+            state = HostState(size, step, digest, self.moved, has_base=has_base)
             download = Download(self._context.rpc, FetchPieces(run, stage), state)
 
             def donors() -> tuple[Contact, ...]:

@@ -18,7 +18,7 @@ from p2pswarm import cli
 from p2pswarm.commands.node import EXAMPLES
 from p2pswarm.commands.plan.devices import held_bytes_per_value, load_of
 from p2pswarm.models.blocks import stage_blocks
-from p2pswarm.models.hf_library import config_text, library_model
+from p2pswarm.models.library.hf_library import config_text, library_model
 from p2pswarm.plan.device_file import PlanOptions
 from p2pswarm.settings.config import CodecConfig, ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.settings.parser import load

@@ -15,7 +15,7 @@ from p2pswarm.data.tokenizer import tokenizer_beside, train_tokenizer
 from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.inference import load_model
 from p2pswarm.models.compute.reference import ReferenceTrainer
-from p2pswarm.models.hf_library import library
+from p2pswarm.models.library.hf_library import library
 from p2pswarm.models.registry import register
 from p2pswarm.node.run.preparation import tokenised_run
 from p2pswarm.node.run.weights_file import write_weights

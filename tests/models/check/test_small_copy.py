@@ -11,7 +11,7 @@ from torch import nn
 
 from p2pswarm.models.check.model_check import check_stages
 from p2pswarm.models.check.small_copy import HEADS, LARGE, parameter_count, shrunken
-from p2pswarm.models.hf_library import config_text
+from p2pswarm.models.library.hf_library import config_text
 from p2pswarm.models.registry import register
 from p2pswarm.settings.config import ModelConfig, RunConfig
 

@@ -13,7 +13,7 @@ from p2pswarm.data.samples.target_marks import NO_TARGET
 from p2pswarm.models.check.model_check import check_stages
 from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.reference import ReferenceTrainer
-from p2pswarm.models.hf_library import library_model
+from p2pswarm.models.library.hf_library import library_model
 from p2pswarm.models.losses.router_loss import RouterLoss, Routers, balance_of
 from p2pswarm.node.run.preparation import check_routers
 from p2pswarm.server.devices.row_split import require_splittable

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.models.hf_library import (
+from p2pswarm.models.library.hf_library import (
     DROPPED,
     chances,
     config_text,

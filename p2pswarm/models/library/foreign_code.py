@@ -33,7 +33,7 @@ class Owner(Enum):
 
 OTHERS = frozenset({Owner.LIBRARY, Owner.USER})
 FOLDERS = (
-    (Path(__file__).parents[1], Owner.OURS),
+    (Path(__file__).parents[2], Owner.OURS),
     (Path(torch.__file__).parent, Owner.TORCH),
     (Path(sysconfig.get_path("purelib")), Owner.LIBRARY),
     (Path(sysconfig.get_path("platlib")), Owner.LIBRARY),

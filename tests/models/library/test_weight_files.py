@@ -1,4 +1,4 @@
-"""Tests of `models/weight_files.py`."""
+"""Tests of `models/library/weight_files.py`."""
 
 import dataclasses
 import itertools
@@ -18,10 +18,8 @@ from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import FlatParameters, named_parameters
 from p2pswarm.models.compute.inference import load_model
 from p2pswarm.models.compute.torch_weights import first_state
-from p2pswarm.models.hf_library import config_text, library_model
-from p2pswarm.models.model_source import resolved
-from p2pswarm.models.pretrained import offer_hub, offer_served
-from p2pswarm.models.weight_files import (
+from p2pswarm.models.library.hf_library import config_text, library_model
+from p2pswarm.models.library.weight_files import (
     DIMENSIONS_MAX,
     HEADER_BYTES_MAX,
     INDEX,
@@ -35,6 +33,8 @@ from p2pswarm.models.weight_files import (
     places_in,
     stored_tensors,
 )
+from p2pswarm.models.model_source import resolved
+from p2pswarm.models.pretrained import offer_hub, offer_served
 from p2pswarm.settings.config import ModelConfig
 from p2pswarm.settings.node_config import ServeConfig
 from p2pswarm.settings.parser import from_values, load, run_from_json, run_to_json

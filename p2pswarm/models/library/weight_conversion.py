@@ -17,8 +17,8 @@ from typing import Any
 
 from torch import Tensor
 
-from p2pswarm.models.foreign_code import foreign
-from p2pswarm.models.hf_library import library_module, requirement
+from p2pswarm.models.library.foreign_code import foreign
+from p2pswarm.models.library.hf_library import library_module, requirement
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from p2pswarm.commands.weights.export_folder import export
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import FlatParameters, layout_of
 from p2pswarm.models.compute.reference import ReferenceTrainer
-from p2pswarm.models.hf_library import library, whole_model
-from p2pswarm.models.weight_files import INDEX
+from p2pswarm.models.library.hf_library import library, whole_model
+from p2pswarm.models.library.weight_files import INDEX
 from p2pswarm.settings.config import OptimizerConfig
 
 CPU = torch.device("cpu")

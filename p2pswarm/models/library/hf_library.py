@@ -20,9 +20,9 @@ import torch
 from torch import nn
 
 from p2pswarm.base.errors import Unusable, missing_extra
-from p2pswarm.models.base import DTYPES
-from p2pswarm.models.foreign_code import foreign
-from p2pswarm.settings.config import CONFIG_BYTES_MAX, ModelConfig
+from p2pswarm.models.formats.weight_formats import DTYPES
+from p2pswarm.models.library.foreign_code import foreign
+from p2pswarm.settings.config import CONFIG_BYTES_MAX, HF, ModelConfig
 
 DEPTH_MAX = 3  # config.json has tables in a table at most: rope parameters by kind of layer
 LISTS_DEPTH_MAX = 4  # gpt_neo has lists in lists in a list: kinds of layers, and how many of each
@@ -196,6 +196,7 @@ def _check(key: str, value: object) -> None:
 
 
 LIBRARY = "transformers"
+OWN_CONVERSIONS = frozenset({"mixtral"})  # it names no other's rule
 WHOLE_KEPT = 4  # models without memory for weights; a process serves one or two
 OTHER_PARTS = ("audio", "text", "vision", "vq_")
 """How the configs in a config begin that belong to a model of more than text."""
@@ -219,6 +220,15 @@ def library() -> ModuleType:
 def library_module(name: str) -> ModuleType:
     """A module of the library."""
     return importlib.import_module(f"{library().__name__}.{name}")
+
+
+def conversion_of(family: str) -> str:
+    """The name of the rule by which the library reads older files of a family; empty if none."""
+    kind = family.removeprefix(HF)
+    if kind in OWN_CONVERSIONS:
+        return kind
+    rules: Mapping[str, str] = library_module("conversion_mapping")._MODEL_TO_CONVERSION_PATTERN  # noqa: SLF001
+    return rules.get(kind, "")
 
 
 def requirement() -> str:

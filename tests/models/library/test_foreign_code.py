@@ -8,7 +8,7 @@ from models.of_ours import run_as_ours
 from torch import nn
 
 from p2pswarm.base.errors import Refused, Unusable
-from p2pswarm.models.foreign_code import LINE_CHARS_MAX, blocks_of, foreign, said
+from p2pswarm.models.library.foreign_code import LINE_CHARS_MAX, blocks_of, foreign, said
 from p2pswarm.settings.config import ModelConfig
 
 MODEL = ModelConfig(family="odd")

@@ -1,0 +1,251 @@
+"""What an adapter is for: modules and parameters of blocks, chosen by the rules of PEFT.
+
+A name is of a module, or is its end behind a dot; of modules that multiply by parameters of their
+own, such as a mixture's experts, it may be the parameter's. One regular expression is for whole
+names. "all-linear" is every linear layer but the head; of mixtures whose experts once were linear
+layers it is their parameters and routers.
+
+A regular expression can keep a processor busy for ever, and manifests are written by strangers. So
+a trainer replaces what it was given by the names that it matches, and members take names alone.
+
+Errors:  Unusable for an entry that matches nothing, or something that has no adapter.
+Source:  PEFT 0.21: `check_target_module_exists`, `get_pattern_key`, `_convert_peft_config_moe`.
+"""
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.models.adapters.lora_modules import LoraShape
+from p2pswarm.settings.config import ALL_LINEAR, AdapterConfig
+
+FUSED = frozenset({"gate_up_proj"})
+"""Parameters of experts that are two matrices in one: PEFT doubles their rank and their alpha."""
+GATE = "gate.weight"
+OLD_NAMES: Mapping[str, Mapping[str, str]] = {
+    "mixtral": {"gate": GATE, "w1": "gate_up_proj", "w3": "gate_up_proj", "w2": "down_proj"},
+    "qwen2_moe": {
+        "gate": GATE,
+        "gate_proj": "gate_up_proj",
+        "up_proj": "gate_up_proj",
+        "down_proj": "down_proj",
+    },
+}
+"""The names that linear layers of mixtures had, and the parameters that they are now."""
+NEAREST = 0.4  # how alike a name is to be told as the one that was meant
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A module of a block, or a parameter of it, that can have an adapter."""
+
+    name: str
+    """In the whole model; of a parameter with its own name."""
+    module: nn.Module
+    parameter: str = ""
+    """The parameter's name in the module; empty: the module's weight."""
+    linear: bool = False
+    """It is of "all-linear"."""
+
+    @property
+    def ends(self) -> list[str]:
+        """What may choose it, the shortest first; a parameter is not called "weight" alone."""
+        parts = self.name.split(".")
+        ends = [".".join(parts[-count:]) for count in range(1, len(parts) + 1)]
+        return ends[1:] if self.parameter and len(ends) > 1 and ends[0] == "weight" else ends
+
+
+def settled(
+    adapter: AdapterConfig, targets: Sequence[Target], parameters: Iterable[str], kind: str
+) -> AdapterConfig:
+    """The adapter with names for every pattern; Unusable for one that matches nothing.
+
+    `targets`: all that can have one. `parameters`: the full names of all that the model has.
+    `kind`: of the library's models, by which PEFT knows the former names of linear layers.
+    """
+    _require_trained(adapter.train, list(parameters))
+    free = [t for t in targets if not is_trained(t.name, adapter.train, module=not t.parameter)]
+    old = OLD_NAMES.get(kind, {})
+    chosen, fused = _chosen(adapter, free, old)
+    if not chosen:
+        raise Unusable(
+            "run.adapter.targets: no linear layer is there to have an adapter: name modules or "
+            "parameters, as p2pswarm check-model lists them"
+        )
+    default = (adapter.rank, adapter.alpha or float(adapter.rank))
+    shapes: dict[str, tuple[int, float]] = {}
+    for target in chosen:
+        rank = int(_of_patterns(adapter.rank_pattern, target.name, default[0]))
+        alpha = float(_of_patterns(adapter.alpha_pattern, target.name, default[1]))
+        twice = 2 if target.name in fused and (rank, alpha) == default else 1
+        shapes[target.name] = (rank * twice, alpha * twice)
+    ranks = {name: rank for name, (rank, _) in shapes.items() if rank != default[0]}
+    alphas = {name: alpha for name, (_, alpha) in shapes.items() if alpha != default[1]}
+    _require_used("rank_pattern", adapter.rank_pattern, shapes)
+    _require_used("alpha_pattern", adapter.alpha_pattern, shapes)
+    return dataclasses.replace(
+        adapter,
+        alpha=default[1],
+        targets=tuple(shortest_ends(dict.fromkeys(shapes, ""), targets)),
+        rank_pattern=_entries(ranks, chosen),
+        alpha_pattern=_entries(alphas, chosen),
+    )
+
+
+def ends_with(name: str, end: str) -> bool:
+    """Return whether `end` is a name, or its end behind a dot."""
+    return name == end or name.endswith(f".{end}")
+
+
+def is_trained(name: str, train: Iterable[str], *, module: bool = False) -> bool:
+    """Return whether a parameter, or a `module`, is of those that are trained whole."""
+    path = name if module else name.rpartition(".")[0]
+    return any(f".{each}." in f".{path}." for each in train)
+
+
+def shape_of(name: str, adapter: AdapterConfig) -> LoraShape:
+    """The sizes of a target's adapter; of a settled one."""
+    rank = int(_of_ends(adapter.rank_pattern, name, adapter.rank))
+    alpha = float(_of_ends(adapter.alpha_pattern, name, adapter.alpha))
+    scaling = alpha / rank**0.5 if adapter.rslora else alpha / rank
+    return LoraShape(rank, scaling, adapter.dropout)
+
+
+def shortest_ends(values: Mapping[str, object], targets: Sequence[Target]) -> dict[str, object]:
+    """The shortest ends of names that choose those with a value, and no target without or another.
+
+    `values`: by the names of targets.
+    """
+    by_end: dict[str, list[str]] = {}
+    for target in targets:
+        for end in target.ends:
+            by_end.setdefault(end, []).append(target.name)
+    found: dict[str, object] = {}
+    for target in targets:
+        if target.name not in values:
+            continue
+        value = values[target.name]
+        for end in target.ends:
+            if all(values.get(name, _NONE) == value for name in by_end[end]):
+                found[end] = value
+                break
+    return found
+
+
+_NONE = object()
+
+
+def nearest(entry: str, names: Iterable[str]) -> str:
+    """A hint at the name that was meant, or empty."""
+    leaf = entry.rpartition(".")[2]
+    leaves = {name.removesuffix(".weight").rpartition(".")[2]: name for name in names}
+    close = difflib.get_close_matches(leaf, leaves, n=1, cutoff=NEAREST)
+    return f"; the nearest name is {close[0]}" if close else ""
+
+
+def _chosen(
+    adapter: AdapterConfig, targets: Sequence[Target], old: Mapping[str, str]
+) -> tuple[list[Target], set[str]]:
+    """The targets that are chosen, and the names of those that take the place of two layers."""
+    entries = (adapter.targets,) if isinstance(adapter.targets, str) else adapter.targets
+    parameters: set[str] = set()
+    if adapter.targets == ALL_LINEAR:
+        parameters.update(old.values())
+        chosen = [t for t in targets if t.linear and t.name.rpartition(".")[2] not in old]
+    else:
+        chosen = []
+        mapped = [each for each in entries if each.rpartition(".")[2] in old]
+        for each in mapped:
+            parameters.add(old[each.rpartition(".")[2]])
+        _require_both(mapped, old)
+        for each in entries:
+            if each not in mapped:
+                of_it = list(_matching(adapter, each, targets))
+                if not of_it:
+                    names = (target.name for target in targets)
+                    raise Unusable(
+                        f"run.adapter.targets: {each!r} matches nothing{nearest(each, names)}"
+                    )
+                chosen += of_it
+    added = [t for t in targets if t.parameter and any(ends_with(t.name, p) for p in parameters)]
+    fused = {t.name for t in added if t.name.rpartition(".")[2] in FUSED}
+    return list({t.name: t for t in (*chosen, *added)}.values()), fused
+
+
+def _matching(adapter: AdapterConfig, entry: str, targets: Sequence[Target]) -> Iterator[Target]:
+    if isinstance(adapter.targets, str):
+        pattern = _compiled("targets", entry)
+        yield from (target for target in targets if pattern.fullmatch(target.name))
+    else:
+        yield from (target for target in targets if ends_with(target.name, entry))
+
+
+def _require_both(entries: Sequence[str], old: Mapping[str, str]) -> None:
+    """Raise Unusable for one of two layers that are one parameter now."""
+    named = {each.rpartition(".")[2] for each in entries}
+    for name in named:
+        halves = {other for other, new in old.items() if new == old[name]}
+        if lacking := halves - named:
+            raise Unusable(
+                f"run.adapter.targets: {name} is one parameter with {min(lacking)} now, "
+                f"{old[name]}: name both, or that one"
+            )
+
+
+def _require_trained(train: Sequence[str], parameters: Sequence[str]) -> None:
+    for each in train:
+        if not any(is_trained(name, [each]) for name in parameters):
+            modules = {name.rpartition(".")[0] for name in parameters}
+            raise Unusable(f"run.adapter.train: {each!r} matches nothing{nearest(each, modules)}")
+
+
+def _require_used(setting: str, entries: Sequence[str], names: Iterable[str]) -> None:
+    known = list(names)
+    for entry in entries:
+        pattern = _compiled(setting, entry.rpartition("=")[0])
+        if not any(_fits(pattern, name) for name in known):
+            raise Unusable(
+                f"run.adapter.{setting}: {entry!r} matches no target"
+                f"{nearest(entry.rpartition('=')[0], known)}"
+            )
+
+
+def _of_patterns(entries: Sequence[str], name: str, otherwise: float) -> float:
+    """The number of the first pattern that fits a name."""
+    for entry in entries:
+        pattern, _, number = entry.rpartition("=")
+        if _fits(_compiled("rank_pattern", pattern), name):
+            return float(number)
+    return otherwise
+
+
+def _of_ends(entries: Sequence[str], name: str, otherwise: float) -> float:
+    for entry in entries:
+        end, _, number = entry.rpartition("=")
+        if ends_with(name, end):
+            return float(number)
+    return otherwise
+
+
+def _fits(pattern: re.Pattern[str], name: str) -> bool:
+    ends = (name[place:] for place in (0, *(m.end() for m in re.finditer(r"\.", name))))
+    return any(pattern.fullmatch(end) for end in ends)
+
+
+def _compiled(setting: str, pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise Unusable(
+            f"run.adapter.{setting}: {pattern!r} is no regular expression: {error}"
+        ) from error
+
+
+def _entries(values: Mapping[str, float], targets: Sequence[Target]) -> tuple[str, ...]:
+    ends = shortest_ends(values, targets)
+    return tuple(f"{end}={number:g}" for end, number in ends.items())

@@ -1,0 +1,87 @@
+"""The bytes of a block's frozen weights: their places, their first values and their root.
+
+They depend on the run and the block's number alone, not on the cut: so what a server keeps of a
+block is good in any stage. The root of a block is the hash of its pieces' hashes.
+
+Shapes:  bytes are uint8, one buffer for each block.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from p2pswarm.models.blocks import first_values, make_blocks
+from p2pswarm.models.formats.weight_formats import WeightFormat, aligned, format_named
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.tensors.codecs.base import bytes_of
+from p2pswarm.tensors.codecs.tensor_pool import on_host
+from p2pswarm.tensors.state_tree import root_of
+
+PIECE_BYTES = 4 << 20  # 0.2 s at 200 Mbit/s
+THREADS = 8  # as for the state's hashes
+
+
+@dataclass(frozen=True, slots=True)
+class BaseTensor:
+    """The place of a frozen parameter in its block's bytes."""
+
+    name: str
+    """In its block."""
+    shape: tuple[int, ...]
+    format: WeightFormat
+    start: int
+    stop: int
+
+
+def base_tensors(run: RunConfig, block: nn.Module) -> list[BaseTensor]:
+    """The frozen parameters of a block, in their order."""
+    found, start = [], 0
+    modules = dict(block.named_modules())
+    for name, parameter in block.named_parameters():
+        if parameter.requires_grad:
+            continue
+        owner, _, own = name.rpartition(".")
+        quantised = getattr(modules[owner], "packs", {}).get(own, False)
+        kind = run.base if quantised or run.base == "full" else "bf16"
+        form = format_named(kind, run.model.dtype)
+        stop = start + form.size_bytes(parameter.shape)
+        found.append(BaseTensor(name, tuple(parameter.shape), form, start, stop))
+        start = aligned(stop)
+    return found
+
+
+def shape_of_block(run: RunConfig, number: int) -> nn.Module:
+    """A block without memory."""
+    with torch.device("meta"):
+        return make_blocks(run, range(number, number + 1))[0]
+
+
+def fill_block(run: RunConfig, number: int, tensors: Sequence[BaseTensor], data: Tensor) -> None:
+    """Write a block's bytes."""
+    places = {tensor.name: tensor for tensor in tensors}
+    for name, values in first_values(run, number, shape_of_block(run, number), trained=False):
+        tensor = places[name]
+        tensor.format.pack(values.to(data.device), data[tensor.start : tensor.stop])
+
+
+def base_roots(run: RunConfig, numbers: range) -> Iterator[bytes]:
+    """The root of each of the blocks `numbers`; the memory of one block is enough."""
+    for number in numbers:
+        tensors = base_tensors(run, shape_of_block(run, number))
+        data = torch.zeros(aligned(tensors[-1].stop) if tensors else 0, dtype=torch.uint8)
+        fill_block(run, number, tensors, data)
+        yield block_root(data)
+
+
+def block_root(data: Tensor) -> bytes:
+    """The root of a block's bytes, on any device."""
+
+    def hashed(start: int) -> bytes:
+        return hashlib.sha256(bytes_of(on_host(data[start : start + PIECE_BYTES]))).digest()
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return root_of(pool.map(hashed, range(0, len(data), PIECE_BYTES)))

@@ -1,0 +1,193 @@
+"""How a frozen tensor lies in memory: in the model's dtype, in bfloat16, in 8 or in 4.5 bits.
+
+Every operation rounds exactly once, so all processors make the same bytes of the same numbers.
+
+    int8    a row is whole numbers from -127 to 127, times one float32
+    nf4     64 values are places in a table of 16, times one float32: the bytes of bitsandbytes
+
+Shapes:  N values of a tensor, R of a row; blocks of 64 values; bytes are uint8.
+Source:  Dettmers et al., "QLoRA" (arXiv 2305.14314), for NF4 and its table.
+"""
+# ruff: noqa: N806  shapes are written at the end of names
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+# ruff: noqa: D102  `WeightFormat` documents the methods
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
+"""Of weights as they are kept; models are made in the last two."""
+ALIGN_BYTES = 64  # a cache line: every part of a tensor's bytes begins at a multiple
+BLOCK = 64  # values that have one scale
+CHUNK_BLOCKS = 1 << 14  # blocks at a time: 4 MiB of float32
+INT8_MOST = 127.0
+NF4 = (
+    -1.0,
+    -0.6961928009986877,
+    -0.5250730514526367,
+    -0.39491748809814453,
+    -0.28444138169288635,
+    -0.18477343022823334,
+    -0.09105003625154495,
+    0.0,
+    0.07958029955625534,
+    0.16093020141124725,
+    0.24611230194568634,
+    0.33791524171829224,
+    0.44070982933044434,
+    0.5626170039176941,
+    0.7229568362236023,
+    1.0,
+)
+"""The quantiles of a normal distribution that the paper has, as float32."""
+
+
+class WeightFormat(Protocol):
+    """A way to keep a tensor in bytes."""
+
+    def size_bytes(self, shape: Sequence[int]) -> int:
+        """What a tensor of a shape takes."""
+        ...
+
+    def pack(self, values: Tensor, data: Tensor) -> None:
+        """Write a tensor's bytes; `data` has their size."""
+        ...
+
+    def unpack(self, data: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """The tensor in a dtype; it may be a view of `data`."""
+        ...
+
+
+def aligned(size_bytes: int) -> int:
+    """The next multiple of a cache line."""
+    return -(-size_bytes // ALIGN_BYTES) * ALIGN_BYTES
+
+
+class PlainFormat:
+    """Implements `WeightFormat` by a dtype."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+    def size_bytes(self, shape: Sequence[int]) -> int:
+        return math.prod(shape) * self.dtype.itemsize
+
+    def pack(self, values: Tensor, data: Tensor) -> None:
+        self.view(data, values.shape).copy_(values)
+
+    def view(self, data: Tensor, shape: Sequence[int]) -> Tensor:
+        """The tensor itself."""
+        return data[: self.size_bytes(shape)].view(self.dtype).view(tuple(shape))
+
+    def unpack(self, data: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        return self.view(data, shape).to(dtype)
+
+
+class Int8Format:
+    """Implements `WeightFormat` by whole numbers and a scale for each row."""
+
+    def size_bytes(self, shape: Sequence[int]) -> int:
+        return aligned(math.prod(shape)) + math.prod(shape[:-1]) * 4
+
+    def pack(self, values: Tensor, data: Tensor) -> None:
+        codes, scales = self._parts(data, values.shape)
+        rows = values.reshape(-1, values.shape[-1])
+        at_once = max(1, CHUNK_BLOCKS * BLOCK // values.shape[-1])
+        for start in range(0, len(rows), at_once):
+            part = rows[start : start + at_once].to(torch.float32)
+            scale = part.abs().amax(1) / INT8_MOST
+            scales[start : start + at_once] = scale
+            divisor = torch.where(scale == 0, 1.0, scale)  # a row of zeros stays one
+            whole = (part / divisor[:, None]).round().clamp(-INT8_MOST, INT8_MOST)
+            codes[start : start + at_once] = whole.to(torch.int8)
+
+    def unpack(self, data: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        codes, scales = self._parts(data, shape)
+        wide = dtype if dtype == torch.float64 else torch.float32
+        return (codes.to(wide) * scales[:, None]).to(dtype).view(tuple(shape))
+
+    def _parts(self, data: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
+        count, rows = math.prod(shape), math.prod(shape[:-1])
+        behind = aligned(count)
+        codes = data[:count].view(torch.int8).view(rows, shape[-1])
+        return codes, data[behind : behind + rows * 4].view(torch.float32)
+
+
+class Nf4Format:
+    """Implements `WeightFormat` by 4 bits a value and a scale for 64 of them."""
+
+    def __init__(self) -> None:
+        self._tables: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+
+    def size_bytes(self, shape: Sequence[int]) -> int:
+        count = math.prod(shape)
+        return aligned(-(-count // 2)) + -(-count // BLOCK) * 4
+
+    def pack(self, values: Tensor, data: Tensor) -> None:
+        codes, scales = self._parts(data, values.shape)
+        table = torch.tensor(NF4, dtype=torch.float32, device=values.device)
+        middles = (table[1:] + table[:-1]) / 2
+        flat_N = values.reshape(-1)
+        step = CHUNK_BLOCKS * BLOCK
+        for start in range(0, len(flat_N), step):
+            part_N = flat_N[start : start + step].to(torch.float32)
+            short = -len(part_N) % BLOCK
+            blocks = torch.nn.functional.pad(part_N, (0, short)).view(-1, BLOCK)
+            scale = blocks.abs().amax(1)
+            first = start // BLOCK
+            scales[first : first + len(scale)] = scale
+            share = blocks / torch.where(scale == 0, 1.0, scale)[:, None]
+            places = torch.bucketize(share.view(-1), middles).to(torch.uint8)
+            pairs = (places[0::2] << 4) | places[1::2]
+            room = codes[start // 2 : start // 2 + len(pairs)]
+            room.copy_(pairs[: len(room)])
+
+    def unpack(self, data: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        codes, scales = self._parts(data, shape)
+        count = math.prod(shape)
+        wide = dtype if dtype == torch.float64 else torch.float32
+        found_N = torch.empty(len(scales) * BLOCK, dtype=dtype, device=data.device)
+        pairs = self._table(data.device, wide)
+        step = CHUNK_BLOCKS * BLOCK
+        for start in range(0, count, step):
+            part = codes[start // 2 : (start + step) // 2]
+            values = pairs[part.to(torch.int32)].view(-1)
+            if short := -len(values) % BLOCK:
+                values = torch.nn.functional.pad(values, (0, short))
+            first = start // BLOCK
+            scale = scales[first : first + len(values) // BLOCK]
+            room = found_N[start : start + len(values)].view(-1, BLOCK)
+            torch.mul(values.view(-1, BLOCK), scale[:, None], out=room) if wide == dtype else (
+                room.copy_(values.view(-1, BLOCK) * scale[:, None])
+            )
+        return found_N[:count].view(tuple(shape))
+
+    def _table(self, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """The two values of each byte."""
+        found = self._tables.get((device, dtype))
+        if found is None:
+            table = torch.tensor(NF4, dtype=torch.float32).to(dtype)
+            both = torch.arange(256)
+            found = torch.stack([table[both >> 4], table[both & 15]], 1).to(device)
+            self._tables[device, dtype] = found
+        return found
+
+    def _parts(self, data: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
+        count = math.prod(shape)
+        behind = aligned(-(-count // 2))
+        scales = data[behind : behind + -(-count // BLOCK) * 4].view(torch.float32)
+        return data[: -(-count // 2)], scales
+
+
+INT8, NF4_4BIT, BF16 = Int8Format(), Nf4Format(), PlainFormat(torch.bfloat16)
+
+
+def format_named(name: str, model_dtype: str) -> WeightFormat:
+    """The format of a name: full is the model's dtype."""
+    plain = PlainFormat(DTYPES[model_dtype])
+    found: dict[str, WeightFormat] = {"full": plain, "bf16": BF16, "int8": INT8, "nf4": NF4_4BIT}
+    return found[name]
