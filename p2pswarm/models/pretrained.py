@@ -36,7 +36,7 @@ from p2pswarm.models.library.weight_conversion import (
     published_tensors,
 )
 from p2pswarm.models.library.weight_files import INDEX, ONE_FILE, FolderFiles, HubFiles, WeightFiles
-from p2pswarm.settings.config import ModelConfig, RunConfig
+from p2pswarm.settings.config import HF, ModelConfig, RunConfig
 from p2pswarm.settings.limits import hub_name, is_pinned
 from p2pswarm.settings.node_config import ServeConfig
 
@@ -73,6 +73,31 @@ def offer_served(run: RunConfig, serve: ServeConfig) -> None:
                 f'lets this server read hf:{serve.hub}: set it to "hf:{run.model.hub}" if you agree'
             )
         offer_named(run)
+
+
+def offer_base(run: RunConfig, place: str | Path | None) -> None:
+    """Make known the weights that a trained model's base is made of; `place`: as its user says.
+
+    Nothing is downloaded that the user has not named.
+    """
+    if run.start != PRETRAINED:
+        return
+    name = run.model.hub.partition("@")[0]
+    remedy = "--base FOLDER with its files" + (f", or --base hf:{name} to download it" * bool(name))
+    if place is None:
+        raise Unusable(
+            f"these weights stand on {name or run.model.family}, which is not in their file: "
+            f"say {remedy}"
+        )
+    text = str(place)
+    if text.startswith(HF):
+        if not name or hub_name(text.removeprefix(HF)) not in ((name, ""), hub_name(run.model.hub)):
+            raise Unusable(f"{text} is not what these weights stand on: say {remedy}")
+        offer_named(run)
+    elif offer(Path(text)) != run.model.weights:
+        raise Unusable(
+            f"{text} has other tensors than the model that these weights stand on: say {remedy}"
+        )
 
 
 def offer_named(run: RunConfig) -> None:

@@ -8,29 +8,41 @@ Errors:  Unusable for a file that holds no weights of a run, or a folder that ca
 """
 
 import contextlib
+import dataclasses
 import json
 import logging
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import read_small, sync_files, sync_folder
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, read_tokenizer, tokenizer_of_run
 from p2pswarm.data.tokenizer_folder import CONFIG_BYTES_MAX, CONFIG_FILE
+from p2pswarm.models.adapters.adapter_folder import (
+    BaseModel,
+    adapter_config,
+    read_adapter,
+    write_adapter,
+)
+from p2pswarm.models.blocks import make_blocks
 from p2pswarm.models.boundary_block import has_modules
-from p2pswarm.models.compute.inference import TrainedModel, load_model
+from p2pswarm.models.compute.inference import TrainedModel, load_model, opened_weights
 from p2pswarm.models.formats.weight_formats import DTYPES
 from p2pswarm.models.library.foreign_code import foreign
 from p2pswarm.models.library.hf_library import library_model
 from p2pswarm.models.library.weight_files import ONE_FILE
-from p2pswarm.models.registry import is_place, package_of
-from p2pswarm.settings.config import HF, RunConfig
+from p2pswarm.models.registry import is_place, package_of, trust
+from p2pswarm.models.scope import possible_targets
+from p2pswarm.settings.config import HF, AdapterConfig, RunConfig
 from p2pswarm.settings.parser import run_to_json
 
 log = logging.getLogger(__name__)
@@ -42,6 +54,13 @@ OF_TRANSFORMERS = """\
 from transformers import AutoModelForCausalLM{and_tokenizer}
 
 model = AutoModelForCausalLM.from_pretrained("."){tokenizer}
+"""
+OF_PEFT = """\
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+base = AutoModelForCausalLM.from_pretrained("{base}", revision={revision!r})
+model = PeftModel.from_pretrained(base, ".")
 """
 TOKENIZER = '\ntokenizer = {reader}.from_pretrained(".")'
 AUTO, PLAIN = "AutoTokenizer", "PreTrainedTokenizerFast"
@@ -61,16 +80,32 @@ def export(
     shard_mib: int,
     packages: Iterable[str] = (),
     like: Path | None = None,
+    base: str | None = None,
 ) -> int:
     """Write the folder, which must not be there; returns how many bytes it has.
 
     Of a model of transformers no file is larger than `shard_mib`, unless one tensor is. `packages`
     are those whose code may be run: the model may be of one. `like`: the folder of the model that
-    the run began with, whose chat template and further small files go along.
+    the run began with, whose chat template and further small files go along. `base`: the name that
+    an adapter's config gives to that model, if it is not of the hub.
     """
+    adapter = _adapter_in(weights, packages, base)
+    if adapter is not None:
+        return _in_folder(folder, lambda whole: _write_adapter(adapter, whole))
     model = load_model(weights, packages)
     _require_library_form(weights, model.run)
     along = {} if like is None else _small_files(like, model)
+
+    def write(whole: Path) -> None:
+        _write(model, weights, whole, shard_mib)
+        for name, data in along.items():
+            (whole / name).write_bytes(data)
+
+    return _in_folder(folder, write)
+
+
+def _in_folder(folder: Path, write: Callable[[Path], None]) -> int:
+    """Have a folder written, which appears under its name when it is whole; its bytes."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(
@@ -78,9 +113,7 @@ def export(
         ) as part:
             whole = Path(part) / "whole"  # has the mode that the user's folders have
             whole.mkdir()
-            _write(model, weights, whole, shard_mib)
-            for name, data in along.items():
-                (whole / name).write_bytes(data)
+            write(whole)
             sync_files(whole)
             whole.rename(folder)
             sync_folder(folder.parent)
@@ -90,6 +123,51 @@ def export(
         raise Unusable(
             f"{folder} cannot be written: {reason}: name a folder on another disk"
         ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _TrainedAdapter:
+    """What an adapter's folder is made of."""
+
+    run: RunConfig
+    adapter: AdapterConfig
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def _adapter_in(
+    weights: Path, packages: Iterable[str], base_name: str | None
+) -> _TrainedAdapter | None:
+    """The adapter in a file of weights; None if its run trained whole tensors."""
+    trust(packages)
+    with opened_weights(weights) as (file, run, blocks):
+        if run.adapter is None:
+            return None
+        if not run.model.family.startswith(HF):
+            raise Unusable(
+                f"{weights}: an adapter of {run.model.family}, which no other program loads: "
+                "p2pswarm.load, evaluate and generate take the file as it is"
+            )
+        hub, _, commit = run.model.hub.partition("@")
+        base = BaseModel(base_name.removeprefix(HF), "") if base_name else BaseModel(hub, commit)
+        bare = dataclasses.replace(run, adapter=None, base="full")
+        numbers = range(len(blocks))
+        with torch.device("meta"):
+            targets = list(possible_targets(make_blocks(bare, numbers), numbers, len(blocks)))
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return _TrainedAdapter(run, run.adapter, adapter_config(run.adapter, targets, base), tensors)
+
+
+def _write_adapter(found: _TrainedAdapter, folder: Path) -> None:
+    """Write an adapter's files, and read them back."""
+    write_adapter(folder, found.config, found.tensors)
+    again = read_adapter(folder, {name: x.shape for name, x in found.tensors.items()})
+    for name, tensor in found.tensors.items():
+        if not torch.equal(again[name], tensor):
+            raise Unusable(f"{folder}: {name} was not written as it is: try another disk")
+    base = found.config["base_model_name_or_path"]
+    program = OF_PEFT.format(base=base, revision=found.config["revision"])
+    (folder / README).write_text(_adapter_readme(found.run, program), encoding="utf-8")
 
 
 def _require_library_form(weights: Path, run: RunConfig) -> None:
@@ -195,6 +273,15 @@ def _write_tokenizer(tokenizer: Tokenizer, model: TrainedModel, folder: Path) ->
     if (end := tokenizer.end_text) is not None:
         about["eos_token"] = end
     (folder / CONFIG_FILE).write_text(json.dumps(about, indent=1) + "\n")
+
+
+def _adapter_readme(run: RunConfig, program: str) -> str:
+    return (
+        f"# {run.name}\n\n"
+        f"An adapter (LoRA), trained with p2pswarm: {run.steps} steps at most, sequences of "
+        f"{run.model.sequence_length} tokens.\n\n"
+        f"In this folder (or with its path instead):\n\n```python\n{program}```\n"
+    )
 
 
 def _readme(model: TrainedModel, program: str) -> str:

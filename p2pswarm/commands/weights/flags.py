@@ -77,6 +77,14 @@ def _add_weights(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_base(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--base",
+        metavar="FOLDER|hf:NAME",
+        help="of a run that trained an adapter: the model that it began with",
+    )
+
+
 def _weights(flags: argparse.Namespace) -> Path:
     """The file of weights; looked for before torch is loaded, which takes seconds."""
     file = file_of(flags.weights)
@@ -131,6 +139,7 @@ def _add_generate(commands: Commands) -> None:
         metavar="TEXT",
         help="TEXT is a message, and is answered; without TEXT each line of the input is one",
     )
+    _add_base(parser)
     add_package(parser)
 
 
@@ -153,7 +162,7 @@ def _generate(flags: argparse.Namespace) -> int:
     """Print the prompt and what follows, as it is found."""
     weights = _weights(flags)
     using = importlib.import_module("p2pswarm.commands.weights.use")
-    model = using.load_model(weights, tuple(flags.package))
+    model = using.load_model(weights, tuple(flags.package), flags.base)
     if flags.chat is not None:
         message = flags.chat or flags.prompt
         how = using.Sampling(temperature=flags.temperature, top_k=flags.top_k, top_p=flags.top_p)
@@ -194,6 +203,7 @@ def _add_evaluate(commands: Commands) -> None:
         metavar="N",
         help=f"about so many, spread over the text; default {PREDICTED:,}",
     )
+    _add_base(parser)
     add_json(parser)
 
 
@@ -205,7 +215,7 @@ def _evaluate(flags: argparse.Namespace) -> int:
         )
     weights = _weights(flags)
     using = importlib.import_module("p2pswarm.commands.weights.use")
-    found = using.evaluate(weights, flags.settings, config, flags.tokens, say_beside)
+    found = using.evaluate(weights, flags.settings, config, flags.tokens, say_beside, flags.base)
     say(using.as_json(found) if flags.json else using.as_text(found))
     return 0
 
@@ -230,6 +240,7 @@ def _add_export(commands: Commands) -> None:
         metavar="FOLDER",
         help="of the model that the run began with: its chat template and the like go along",
     )
+    _add_base(parser)
     add_package(parser)
 
 
@@ -240,7 +251,7 @@ def _export(flags: argparse.Namespace) -> int:
         raise Unusable(f"{flags.folder} is there already, and is kept: name another folder")
     exporting = importlib.import_module("p2pswarm.commands.weights.export_folder")
     written = exporting.export(
-        weights, flags.folder, flags.shard_mib, tuple(flags.package), flags.like
+        weights, flags.folder, flags.shard_mib, tuple(flags.package), flags.like, flags.base
     )
     say(f"{flags.folder}: {written:,} bytes; its README.md shows how to load it")
     return 0

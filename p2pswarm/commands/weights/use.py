@@ -65,10 +65,14 @@ def evaluate(
     config: NodeConfig,
     tokens_max: int,
     tell: Callable[[str], None],
+    base: str | None = None,
 ) -> "TextQualities":
-    """Return how well the weights predict the held-out text of `config`, which `settings` has."""
+    """Return how well the weights predict the held-out text of `config`, which `settings` has.
+
+    `base`: the model that an adapter stands on, as `load_model` takes it.
+    """
     family = config.run.model.family  # by the user's own settings its code may be run
-    model = load_model(weights, [package_of(family)] if is_place(family) else ())
+    model = load_model(weights, [package_of(family)] if is_place(family) else (), base)
     config = dataclasses.replace(config, run=model.run)
     tokenizer = model.tokenizer or tokenizer_of(config)
     digest = tokenizer.digest if tokenizer else ""

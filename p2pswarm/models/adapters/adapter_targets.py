@@ -77,7 +77,7 @@ def settled(
             "run.adapter.targets: no linear layer is there to have an adapter: name modules or "
             "parameters, as p2pswarm check-model lists them"
         )
-    default = (adapter.rank, adapter.alpha or float(adapter.rank))
+    default = (adapter.rank, float(adapter.alpha or adapter.rank))
     shapes: dict[str, tuple[int, float]] = {}
     for target in chosen:
         rank = int(_of_patterns(adapter.rank_pattern, target.name, default[0]))

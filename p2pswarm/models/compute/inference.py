@@ -9,6 +9,7 @@ Source:  top-p: arxiv.org/abs/1904.09751, "nucleus sampling"; top-k as in transf
 import codecs
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from p2pswarm.data.chats.template import ChatTemplate
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside, tokenizer_of_run
 from p2pswarm.models.base import LONE_KEY, bundle_of
+from p2pswarm.models.base_weights.base_memory import BaseMemory
 from p2pswarm.models.blocks import bare_blocks, block_count
 from p2pswarm.models.compute.flat_parameters import (
     bind,
@@ -37,6 +39,7 @@ from p2pswarm.models.document_masks import APART
 from p2pswarm.models.dropout import run_blocks
 from p2pswarm.models.library.foreign_code import foreign
 from p2pswarm.models.losses.cross_entropy import nats_of
+from p2pswarm.models.pretrained import offer_base
 from p2pswarm.models.registry import NotTrusted, trust
 from p2pswarm.settings.config import ModelConfig, RunConfig
 from p2pswarm.settings.parser import stored_run
@@ -229,19 +232,41 @@ class TrainedModel:
         return tokens
 
 
-def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
+def load_model(
+    path: str | Path, packages: Iterable[str] = (), base: str | Path | None = None
+) -> TrainedModel:
     """Read the file that a trainer wrote at the end of its run.
 
     Args:
         path: The file, the name for it in the run's settings, or a folder with one, such as
             `p2pswarm export` makes of a model of ours.
         packages: Packages whose code may be run for it: its model may be a function of one.
+        base: Of a run that trained an adapter, or part of a model: the folder of the model that it
+            began with, or "hf:NAME" of the hub, which is downloaded then.
 
     Raises:
         p2pswarm.base.errors.Unusable: The file holds no weights, or they do not fit the model.
     """
     trust(packages)
     path = file_of(Path(path))
+    with opened_weights(path) as (file, run, blocks):
+        numbers = range(len(blocks))
+        layout = block_layout(run, numbers, blocks)
+        bind(blocks, layout, zero_buffer(layout, run.model.dtype, CPU))
+        if run.has_base:
+            offer_base(run, base)
+            BaseMemory(run, numbers, blocks, CPU).fill()
+        for name, parameter in named_parameters(numbers, blocks):
+            _fill(parameter, file.get_tensor(name))
+    return TrainedModel(run, blocks, _tokenizer(path, run.model))
+
+
+@contextmanager
+def opened_weights(path: Path) -> Iterator[tuple[Any, RunConfig, list[nn.Module]]]:
+    """A file of trained weights, its run, and all blocks of the model, without memory for weights.
+
+    What the file holds is what trains of these blocks. Unusable if it does not, or is no such file.
+    """
     refuse_pointer(path)
     try:
         with safe_open(path, "pt", "cpu") as file:
@@ -261,11 +286,7 @@ def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
                 raise Unusable(f"{path}: does not fit its model: it {what} {unlike[0]}")
             for name, parameter in named.items():  # before memory is taken for them
                 _require_shape(parameter, file.get_slice(name).get_shape(), f"{path}: {name}")
-            layout = block_layout(run, numbers, blocks)
-            bind(blocks, layout, zero_buffer(layout, run.model.dtype, CPU))
-            named = dict(named_parameters(numbers, blocks))
-            for name, parameter in named.items():
-                _fill(parameter, file.get_tensor(name))
+            yield file, run, blocks
     except BadMessage as error:
         raise Unusable(f"{path}: {error}") from error
     except NotTrusted as error:
@@ -279,7 +300,6 @@ def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
             f"{path}: cannot be read as safetensors: {reason}: copy it again, or name the file "
             "that a trainer wrote"
         ) from error
-    return TrainedModel(run, blocks, _tokenizer(path, run.model))
 
 
 def _tokenizer(weights: Path, model: ModelConfig) -> Tokenizer | None:

@@ -1,0 +1,127 @@
+"""The files of an adapter, as PEFT writes and reads them: a config, and the factors by their names.
+
+PEFT only warns of a tensor under a name that it does not expect, and computes without it. So what
+is read here, our own files too, has to have the very names and shapes that the model's adapter has.
+
+Errors:  Unusable for files that are no adapter of this model.
+Source:  `save_pretrained` of PEFT 0.21.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.base.files import read_small
+from p2pswarm.models.adapters.adapter_targets import Target, ends_with, nearest
+from p2pswarm.settings.config import AdapterConfig
+
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."  # before a parameter's name in the whole model
+CONFIG_BYTES_MAX = 1 << 20  # a name for each of some thousand modules
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModel:
+    """What an adapter's config says of the model that it is for."""
+
+    name: str
+    """A folder, or a name of the hub."""
+    commit: str = ""
+
+
+def adapter_config(
+    adapter: AdapterConfig, targets: Sequence[Target], base: BaseModel
+) -> dict[str, Any]:
+    """The table of adapter_config.json.
+
+    `adapter`: a settled one; `targets`: all that could have one.
+    """
+    modules, parameters = list[str](), list[str]()
+    conv_1d = False
+    for entry in adapter.targets:
+        for target in targets:
+            if ends_with(target.name, entry):
+                (parameters if target.parameter else modules).append(entry)
+                conv_1d |= type(target.module).__name__ == "Conv1D"
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base.name,
+        "revision": base.commit or None,
+        "r": adapter.rank,
+        "lora_alpha": _whole(adapter.alpha),
+        "lora_dropout": adapter.dropout,
+        "target_modules": list(dict.fromkeys(modules)),
+        "target_parameters": list(dict.fromkeys(parameters)) or None,
+        "rank_pattern": {k: int(v) for k, v in _patterns(adapter.rank_pattern).items()},
+        "alpha_pattern": _patterns(adapter.alpha_pattern),
+        "modules_to_save": list(adapter.train) or None,
+        "bias": "none",
+        "fan_in_fan_out": conv_1d,
+        "use_rslora": adapter.rslora,
+        "use_dora": False,
+        "inference_mode": True,
+    }
+
+
+def write_adapter(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write both files; `tensors`: by their names in the whole model. OSError of the disk."""
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    (folder / CONFIG_FILE).write_text(text, encoding="utf-8")
+    named = {f"{PREFIX}{name}": tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(named, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+def read_adapter(folder: Path, shapes: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
+    """The tensors of an adapter by their names in the whole model, whose shapes they must have."""
+    path = folder / WEIGHTS_FILE
+    try:
+        with safe_open(path, "pt", "cpu") as file:
+            found = {name.removeprefix(PREFIX): name for name in file.keys()}  # noqa: SIM118
+            for name, there in found.items():
+                if there == name or name not in shapes:
+                    hint = nearest(name, shapes)
+                    raise Unusable(f"{path}: {there} is no tensor of this adapter{hint}")
+            for name, due in shapes.items():
+                if name not in found:
+                    raise Unusable(f"{path}: {PREFIX}{name} is missing: name a whole adapter")
+                if (shape := file.get_slice(found[name]).get_shape()) != list(due):
+                    raise Unusable(f"{path}: {found[name]} is {shape}, and {list(due)} is due")
+            return {name: file.get_tensor(there) for name, there in found.items()}
+    except (OSError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise Unusable(f"{path}: cannot be read: {reason}: name an adapter's folder") from error
+
+
+def read_adapter_config(folder: Path) -> dict[str, Any]:
+    """The table of an adapter's config; Unusable for another kind of adapter."""
+    path = folder / CONFIG_FILE
+    try:
+        found = json.loads(read_small(path, CONFIG_BYTES_MAX, "it is no adapter's config"))
+    except (ValueError, RecursionError) as error:
+        raise Unusable(f"{path} is not JSON: {error}") from error
+    if not isinstance(found, dict) or found.get("peft_type") != "LORA":
+        raise Unusable(f"{path}: its peft_type is not LORA: other adapters are not known here")
+    for key in ("use_dora", "lora_bias"):
+        if found.get(key):
+            raise Unusable(f"{path}: {key} is not known here: train an adapter without it")
+    return found
+
+
+def _patterns(entries: Sequence[str]) -> dict[str, float]:
+    """PEFT reads names as regular expressions."""
+    pairs = (entry.rpartition("=") for entry in entries)
+    return {re.escape(name): _whole(float(number)) for name, _, number in pairs}
+
+
+def _whole(number: float) -> float:
+    """A whole number as one: PEFT's own files have no 16.0."""
+    return int(number) if number.is_integer() else number
