@@ -131,6 +131,19 @@ def _of_place(model: ModelConfig, folder: Path, *, starts: bool) -> ModelConfig:
     return _of_config(dataclasses.replace(model, hub=""), path)
 
 
+def _is_readable(quantisation: object) -> bool:
+    """Return whether weights that are quantised so are read as dense ones."""
+    match quantisation:
+        case {"quant_method": "bitsandbytes", "load_in_4bit": True}:
+            return True
+        case {"quant_method": "mxfp4"}:
+            return True
+        case {"quant_method": "fp8", "weight_block_size": [_, _]}:
+            return True
+        case _:
+            return False
+
+
 def _of_config(model: ModelConfig, path: Path) -> ModelConfig:
     try:
         found = json.loads(read_small(path, FILE_BYTES_MAX, "it is no config of a model"))
@@ -138,6 +151,8 @@ def _of_config(model: ModelConfig, path: Path) -> ModelConfig:
         raise Unusable(f"run.model: {path} is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise Unusable(f"run.model: {path} is no table of settings")
+    if _is_readable(found.get("quantization_config")):
+        del found["quantization_config"]  # files say by their tensors what they are
     try:
         text = config_text(settings_of_class(found))
     except ValueError as error:

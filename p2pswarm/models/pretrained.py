@@ -29,13 +29,21 @@ from torch import Tensor, nn
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.hub import Pinned
 from p2pswarm.models.base import WholeBlock
+from p2pswarm.models.library.compact_files import CompactFiles
 from p2pswarm.models.library.hf_library import whole_model
 from p2pswarm.models.library.weight_conversion import (
     Conversion,
     PublishedTensors,
     published_tensors,
 )
-from p2pswarm.models.library.weight_files import INDEX, ONE_FILE, FolderFiles, HubFiles, WeightFiles
+from p2pswarm.models.library.weight_files import (
+    EVERY_TYPE,
+    INDEX,
+    ONE_FILE,
+    FolderFiles,
+    HubFiles,
+    WeightFiles,
+)
 from p2pswarm.settings.config import HF, ModelConfig, RunConfig
 from p2pswarm.settings.limits import hub_name, is_pinned
 from p2pswarm.settings.node_config import ServeConfig
@@ -48,7 +56,7 @@ _files: dict[str, WeightFiles] = {}
 
 def offer(folder: Path) -> str:
     """Make a folder of this machine known to runs that start from it; returns its digest."""
-    return _offered(FolderFiles(folder))
+    return _offered(FolderFiles(folder), FolderFiles(folder, EVERY_TYPE))
 
 
 def offer_hub(pinned: str) -> str:
@@ -56,7 +64,8 @@ def offer_hub(pinned: str) -> str:
     found = hub_name(pinned)
     if found is None or not is_pinned(pinned):
         raise Unusable('run.model.hub is filled in: name the model by run.model = "hf:NAME"')
-    return _offered(HubFiles(Pinned(*found)))
+    model = Pinned(*found)
+    return _offered(HubFiles(model), HubFiles(model, EVERY_TYPE))
 
 
 def offer_served(run: RunConfig, serve: ServeConfig) -> None:
@@ -181,10 +190,11 @@ def ends_differ(model: ModelConfig) -> bool:
     return False
 
 
-def _offered(files: WeightFiles) -> str:
+def _offered(files: WeightFiles, parts_of: WeightFiles) -> str:
     places = json.dumps(files.places(), sort_keys=True).encode()
     digest = hashlib.sha256(b"p2pswarm-pretrained-1:" + places).hexdigest()
-    _files[digest] = files
+    compact = CompactFiles(files, parts_of)
+    _files[digest] = compact if compact.any else files
     return digest
 
 

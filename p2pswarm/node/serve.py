@@ -20,6 +20,7 @@ from p2pswarm.base.errors import RunEnded, Unusable
 from p2pswarm.base.problems import Problems
 from p2pswarm.discovery.gossip.messages import RunRole
 from p2pswarm.discovery.gossip.record import Activity, FigureKey, RoleKind, figures
+from p2pswarm.models.base_weights.base_layout import base_bytes
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.check.model_check import check_once, check_rows
 from p2pswarm.models.compute.autograd_graphs import GraphLimits
@@ -78,6 +79,10 @@ MMAP_BYTES = 32 << 20  # DEFAULT_MMAP_THRESHOLD_MAX: larger blocks go back to th
 ARENAS = 1  # a thread's own arena would give empty heaps back, whatever the threshold
 MIB = 1 << 20
 GB = 1e9
+BASE_ALONE = (
+    "a run that freezes weights is for one device a server: name one in serve.device, and start a "
+    "server on each of the others"
+)
 COMPILED_ALONE = "serve.compiled is for one device: leave it out, or name one device"
 END_S = 0.5  # for `Leaving` to reach the trainer
 
@@ -309,6 +314,8 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     offer_served(run, serve)
     check_once(run)
     if len(devices := devices_of(serve.device)) > 1:
+        if run.has_base:
+            raise Unusable(BASE_ALONE)
         if serve.compiled:
             raise Unusable(COMPILED_ALONE)
         if serve.parallel != "tensor":
@@ -323,9 +330,11 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
         )
         return group_engine(run, stage, group)
     require_dtypes(run, device)
-    layout = layout_of(run, stage_blocks(run, stage))
-    engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * layout.state_bytes
-    free = free_for_stage(run, stage, layout.state_bytes, functools.partial(free_bytes, device))
+    numbers = stage_blocks(run, stage)
+    layout, frozen_bytes = layout_of(run, numbers), base_bytes(run, numbers)
+    engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * layout.state_bytes + frozen_bytes
+    there = functools.partial(free_bytes, device)
+    free = free_for_stage(run, stage, layout.state_bytes, there, frozen_bytes)
     graphs = GraphLimits(
         graph_bytes(serve.graph_mib, device, free, engine_bytes),
         room_bytes(free, engine_bytes),
@@ -344,13 +353,18 @@ def check_codecs(run: RunConfig, device: torch.device) -> None:
 
 
 def free_for_stage(
-    run: RunConfig, stage: int, state_bytes: int, free_bytes: Callable[[], int | None]
+    run: RunConfig,
+    stage: int,
+    state_bytes: int,
+    free_bytes: Callable[[], int | None],
+    frozen_bytes: int = 0,
 ) -> int | None:
     """Return the free memory; Unusable if a stage does not fit, before any of it is made.
 
     A host without memory ends a process without a word, and maybe others with it.
     """
-    free, least = free_bytes(), int(HELD_BYTES_PER_STATE_BYTE * state_bytes)
+    free = free_bytes()
+    least = int(HELD_BYTES_PER_STATE_BYTE * state_bytes) + frozen_bytes
     if free is not None and least > free:
         gc.collect()  # the stage before this one may still hold some
         _give_back_freed_memory()

@@ -141,7 +141,7 @@ def check_entries(name: str, entries: tuple[str, ...], allowed: OneOf, most: int
             raise ValueError(f"{name}: {entry!r} is not KEY=CODEC, CODEC {allowed}")
 
 
-PATTERNS_MAX = 64  # of one list: a manifest has room for them
+PATTERNS_MAX = 4_096  # of one list: modules of a model that are named one by one
 PATTERN_CHARS_MAX = 500  # a regular expression over a dozen names
 
 

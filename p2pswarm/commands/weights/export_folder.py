@@ -33,6 +33,7 @@ from p2pswarm.models.adapters.adapter_folder import (
     read_adapter,
     write_adapter,
 )
+from p2pswarm.models.base_weights.dense_weights import dense_weights
 from p2pswarm.models.blocks import make_blocks
 from p2pswarm.models.boundary_block import has_modules
 from p2pswarm.models.compute.inference import TrainedModel, load_model, opened_weights
@@ -41,7 +42,7 @@ from p2pswarm.models.library.foreign_code import foreign
 from p2pswarm.models.library.hf_library import library_model
 from p2pswarm.models.library.weight_files import ONE_FILE
 from p2pswarm.models.registry import is_place, package_of, trust
-from p2pswarm.models.scope import possible_targets
+from p2pswarm.models.scope import full_name, possible_targets
 from p2pswarm.settings.config import HF, AdapterConfig, RunConfig
 from p2pswarm.settings.parser import run_to_json
 
@@ -81,23 +82,36 @@ def export(
     packages: Iterable[str] = (),
     like: Path | None = None,
     base: str | None = None,
+    *,
+    merges: bool = False,
+    dtype: str = "",
 ) -> int:
     """Write the folder, which must not be there; returns how many bytes it has.
 
     Of a model of transformers no file is larger than `shard_mib`, unless one tensor is. `packages`
     are those whose code may be run: the model may be of one. `like`: the folder of the model that
     the run began with, whose chat template and further small files go along. `base`: the name that
-    an adapter's config gives to that model, if it is not of the hub.
+    an adapter's config gives to that model, if it is not of the hub. `merges`: an adapter is merged
+    into its base. `dtype`: of the weights; empty: as they are.
     """
-    adapter = _adapter_in(weights, packages, base)
+    adapter = None if merges else _adapter_in(weights, packages, base)
     if adapter is not None:
+        if dtype:
+            raise Unusable("--dtype is for whole models: say --merge too, or leave it out")
         return _in_folder(folder, lambda whole: _write_adapter(adapter, whole))
-    model = load_model(weights, packages)
+    model = load_model(weights, packages, base)
     _require_library_form(weights, model.run)
+    if merges and model.run.adapter is None:
+        raise Unusable(f"{weights} is no adapter: leave --merge out")
+    if model.run.has_base or dtype:
+        tensors = _dense(model, dtype or model.run.model.dtype)
+    else:
+        with safe_open(weights, "pt", "cpu") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     along = {} if like is None else _small_files(like, model)
 
     def write(whole: Path) -> None:
-        _write(model, weights, whole, shard_mib)
+        _write(model, tensors, whole, shard_mib)
         for name, data in along.items():
             (whole / name).write_bytes(data)
 
@@ -180,10 +194,30 @@ def _require_library_form(weights: Path, run: RunConfig) -> None:
         )
 
 
-def _write(model: TrainedModel, weights: Path, folder: Path, shard_mib: int) -> None:
+def _dense(model: TrainedModel, dtype: str) -> dict[str, Tensor]:
+    """All parameters by their names in the model, with adapters merged.
+
+    What rounding loses of them is logged.
+    """
+    wide, narrow = DTYPES[model.run.model.dtype], DTYPES[dtype]
+    found: dict[str, Tensor] = {}
+    change = lost = 0.0
+    for number, block in enumerate(model.blocks):
+        plain = dict(dense_weights(block, wide, merges=False))
+        for name, merged in dense_weights(block, wide):
+            rounded = merged.detach().to(narrow)
+            found[full_name(number, block, name)] = rounded
+            if merged is not plain[name] and not torch.equal(merged, plain[name]):
+                change += (merged - plain[name]).square().sum().item()
+                lost += (rounded.to(wide) - merged).square().sum().item()
+    if change:
+        share = (lost / change) ** 0.5
+        log.warning("merged: rounding to %s loses %.2g of what was learnt", dtype, share)
+    return found
+
+
+def _write(model: TrainedModel, tensors: dict[str, Tensor], folder: Path, shard_mib: int) -> None:
     run, tokenizer = model.run, model.tokenizer
-    with safe_open(weights, "pt", "cpu") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
     if run.model.family.startswith(HF):
         theirs = library_model(run.model, DTYPES[run.model.dtype])
         due = {name for name, _ in theirs.named_parameters()}
@@ -191,7 +225,7 @@ def _write(model: TrainedModel, weights: Path, folder: Path, shard_mib: int) -> 
         lacking = set(found.missing_keys) & due
         if lacking or found.unexpected_keys:
             name = min([*lacking, *found.unexpected_keys])
-            raise Unusable(f"{weights}: does not fit {run.model.family}: {name}")
+            raise Unusable(f"{folder}: the weights do not fit {run.model.family}: {name}")
         theirs.tie_weights()  # type: ignore[operator]  # what was assigned is at one end only
         _name_end(theirs, run.model.document_end)
         theirs.save_pretrained(folder, max_shard_size=shard_mib << 20)  # type: ignore[operator]

@@ -47,6 +47,7 @@ TEMPERATURE_MAX = 100.0
 PREDICTED = 1_000_000
 PREDICTED_MAX = 10**12
 SHARD_MIB = 4_096  # the hub shows and loads files of up to 5 GB best
+EXPORT_DTYPES = ("bfloat16", "float32", "float64")
 SHARD_MIB_MAX = 1 << 20
 
 
@@ -241,6 +242,10 @@ def _add_export(commands: Commands) -> None:
         help="of the model that the run began with: its chat template and the like go along",
     )
     _add_base(parser)
+    parser.add_argument(
+        "--merge", action="store_true", help="an adapter is merged into the weights of its base"
+    )
+    parser.add_argument("--dtype", choices=EXPORT_DTYPES, default="", help="of the weights")
     add_package(parser)
 
 
@@ -251,7 +256,9 @@ def _export(flags: argparse.Namespace) -> int:
         raise Unusable(f"{flags.folder} is there already, and is kept: name another folder")
     exporting = importlib.import_module("p2pswarm.commands.weights.export_folder")
     written = exporting.export(
-        weights, flags.folder, flags.shard_mib, tuple(flags.package), flags.like, flags.base
+        *(weights, flags.folder, flags.shard_mib, tuple(flags.package), flags.like, flags.base),
+        merges=flags.merge,
+        dtype=flags.dtype,
     )
     say(f"{flags.folder}: {written:,} bytes; its README.md shows how to load it")
     return 0

@@ -91,22 +91,22 @@ class LoraParameters(nn.Module):
         own = self.__dict__  # what lies in the instance's table is found before its parameters
         x = first_real(given)
         try:
-            for name, place in self.lora_places:
-                factors: Any = self.get_submodule(place)
-                a, b = factors.lora_A.weight, factors.lora_B.weight
-                dtype = a.dtype if x is None else product_dtype(x)
-                own[name] = self._sum(name, a.to(dtype), b.to(dtype))
+            for name, _ in self.lora_places:
+                packed = getattr(self, "packed", {}).get(name)
+                weight: Any = self._parameters[name]
+                dtype = weight.dtype if x is None else product_dtype(x)
+                dense: Tensor = weight.to(dtype) if packed is None else packed.dense(dtype)
+                own[name] = self.merged(name, dense)
             return super().forward(*given, **also)
         finally:
             for name, _ in self.lora_places:
                 own.pop(name, None)
 
-    def _sum(self, name: str, a: Tensor, b: Tensor) -> Tensor:
-        """The weight and its adapter's product, in the dtype of what is given."""
-        packed = getattr(self, "packed", {}).get(name)
-        weight = self._parameters[name] if packed is None else packed.dense(a.dtype)
-        assert weight is not None, "a parameter of the module"
-        weight = weight.to(a.dtype)
+    def merged(self, name: str, weight: Tensor) -> Tensor:
+        """The sum of a weight and its adapter's product, in the weight's dtype."""
+        factors: Any = self.get_submodule(dict(self.lora_places)[name])
+        a: Tensor = factors.lora_A.weight.to(weight.dtype)
+        b: Tensor = factors.lora_B.weight.to(weight.dtype)
         scaling = self.lora_scalings[name]
         if weight.dim() == MATRIX:
             return weight + (b @ a) * scaling

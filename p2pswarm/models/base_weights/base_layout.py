@@ -60,6 +60,17 @@ def shape_of_block(run: RunConfig, number: int) -> nn.Module:
         return make_blocks(run, range(number, number + 1))[0]
 
 
+def base_bytes(run: RunConfig, numbers: range) -> int:
+    """The memory of what is frozen of a stage's blocks, with copies that are computed with."""
+    if not run.has_base:
+        return 0
+    total = 0
+    for number in numbers:
+        tensors = base_tensors(run, shape_of_block(run, number))
+        total += aligned(tensors[-1].stop) if tensors else 0
+    return total
+
+
 def fill_block(run: RunConfig, number: int, tensors: Sequence[BaseTensor], data: Tensor) -> None:
     """Write a block's bytes."""
     places = {tensor.name: tensor for tensor in tensors}

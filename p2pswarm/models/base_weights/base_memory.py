@@ -13,6 +13,7 @@ from torch import nn
 
 from p2pswarm.models.base_weights.base_layout import base_tensors, block_root, fill_block
 from p2pswarm.models.formats.product_modules import (
+    LentMemory,
     PackedEmbedding,
     PackedLinear,
     PackedParameters,
@@ -33,6 +34,7 @@ class BaseMemory:
         self._tensors = [base_tensors(run, block) for block in blocks]
         sizes = (aligned(tensors[-1].stop) if tensors else 0 for tensors in self._tensors)
         self.buffers = [torch.zeros(size, dtype=torch.uint8, device=device) for size in sizes]
+        self._scratch = LentMemory()
         self._copies: list[tuple[nn.Parameter, PackedWeight]] = []
         """What is computed with in another dtype than it is kept in."""
         self.roots: tuple[bytes, ...] = ()
@@ -56,7 +58,7 @@ class BaseMemory:
             for tensor in tensors:
                 owner, _, own = tensor.name.rpartition(".")
                 part = data[tensor.start : tensor.stop]
-                packed = PackedWeight(tensor.format, part, tensor.shape)
+                packed = PackedWeight(tensor.format, part, tensor.shape, self._scratch)
                 self._bind(block.get_submodule(owner), own, packed)
 
     def _bind(self, module: nn.Module, name: str, packed: PackedWeight) -> None:

@@ -10,6 +10,7 @@ Errors:  Unusable for a model that cannot be made, cut or trained, or is too lar
 import dataclasses
 import logging
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,10 +18,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from p2pswarm.base.errors import Refused, SwarmError, Unusable
 from p2pswarm.data.samples.target_marks import BEGIN, NO_TARGET
+from p2pswarm.models.adapters.lora_modules import is_of_adapter
 from p2pswarm.models.base import Bundle
+from p2pswarm.models.base_weights.dense_weights import dense_weights
 from p2pswarm.models.blocks import block_costs, stage_blocks
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.boundary_block import has_modules
@@ -44,6 +48,7 @@ from p2pswarm.models.formats.weight_formats import DTYPES
 from p2pswarm.models.library.foreign_code import foreign, is_foreign, said
 from p2pswarm.models.library.hf_library import library_model
 from p2pswarm.models.losses.cross_entropy import nats_of
+from p2pswarm.models.scope import full_name
 from p2pswarm.settings.config import HF, RunConfig
 
 BUILT_IN = "gpt"
@@ -323,9 +328,25 @@ def tokens_of(run: RunConfig) -> Tensor:
     return tokens_BS
 
 
+def fill_factors(flat: FlatParameters) -> None:
+    """Give numbers to the factors of adapters that begin as zeros: they hide all that is wrong."""
+    for name, parameter in named_parameters(flat.numbers, flat.blocks):
+        if is_of_adapter(name) and not parameter.any():
+            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+            with torch.no_grad():
+                drawn = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+                parameter.copy_(drawn)
+
+
+def _trainer(run: RunConfig) -> ReferenceTrainer:
+    trainer = ReferenceTrainer(run, rounded=False)
+    fill_factors(trainer.flat)
+    return trainer
+
+
 def _blocks(run: RunConfig) -> Computed:
     """All blocks in one process, as the plain loop computes."""
-    trainer = ReferenceTrainer(run, rounded=False)
+    trainer = _trainer(run)
     loss = trainer.add(tokens_of(run), 0)
     return Computed(loss, gradients_of([trainer.flat]))
 
@@ -343,7 +364,7 @@ def _as_a_whole(run: RunConfig) -> Computed:
 
 def _blocks_twice(run: RunConfig, first: Computed) -> Computed:
     """The same blocks a second time: nothing may depend on what was computed before."""
-    trainer, again = ReferenceTrainer(run, rounded=False), ReferenceTrainer(run, rounded=False)
+    trainer, again = _trainer(run), _trainer(run)
     tokens_BS = tokens_of(run)
     before = buffers_of(trainer.flat.blocks)
     require_same(buffers_of(again.flat.blocks), before, DRAWN_BUFFER)
@@ -361,6 +382,7 @@ def _stages(run: RunConfig, graphs: int | GraphLimits) -> Computed:
     flats = [FlatParameters(run, stage_blocks(run, stage), CPU) for stage in range(run.stages)]
     for flat in flats:
         flat.draw()
+        fill_factors(flat)
     stages = [TorchStage(run, n, flat, graphs) for n, flat in enumerate(flats)]
     tokens_BS = tokens_of(run)
     bundle: Bundle = {}
@@ -431,21 +453,29 @@ def _of_library(
     if any(map(draws, flat.blocks)):
         return first  # the library draws in another order
     flat.draw()
-    whole = library_model(run.model, DTYPES[run.model.dtype])
-    theirs = {name: p for name, p in whole.named_parameters() if p.requires_grad}
-    ours = dict(named_parameters(flat.numbers, flat.blocks))
-    if theirs.keys() != ours.keys():
-        odd = min(theirs.keys() ^ ours.keys())
+    fill_factors(flat)
+    dtype = DTYPES[run.model.dtype]
+    whole = library_model(run.model, dtype)
+    theirs = {name for name, p in whole.named_parameters() if p.requires_grad}
+    values = {
+        full_name(number, block, name): x
+        for number, block in zip(flat.numbers, flat.blocks, strict=True)
+        for name, x in dense_weights(block, dtype)
+    }
+    if theirs != values.keys():
+        odd = min(theirs ^ values.keys())
         raise Unusable(f"{run.model.family} cannot be cut: {odd} is not in one block")
-    with torch.no_grad():
-        for name, parameter in ours.items():
-            theirs[name].copy_(parameter)
+    ours = dict(named_parameters(flat.numbers, flat.blocks))
     tokens_BS = tokens_of(run)
-    nats = nats_of(scores(whole, tokens_BS[:, :-1]), labels_of(tokens_BS))
+
+    def with_values(**also: Any) -> Any:
+        return functional_call(whole, values, (), also)
+
+    nats = nats_of(scores(with_values, tokens_BS[:, :-1]), labels_of(tokens_BS))
     share = nats * run.share_of_token
-    found = torch.autograd.grad(share, list(theirs.values()), materialize_grads=True)
+    found = torch.autograd.grad(share, list(ours.values()), materialize_grads=True)
     mean = nats.item() / targets_in(tokens_BS)
-    gradients: Gradients = dict(zip(theirs, found, strict=True))
+    gradients: Gradients = dict(zip(ours, found, strict=True))
     if run.model.router_loss:
         # the library's own is one over all layers; each layer's comes to what it has without
         plain = dataclasses.replace(run.model, router_loss=False)

@@ -132,7 +132,23 @@ def shrunken(run: RunConfig, devices: int = 1) -> RunConfig:
         large = parameter_count(as_it_is) > LARGE
         return _own_model(as_it_is) if large else as_it_is
     stages = min(block_count(model), STAGES_MAX)
-    return dataclasses.replace(run, model=model, batch=batch, stages=stages, cut=())
+    small = dataclasses.replace(run, model=model, batch=batch, stages=stages, cut=())
+    return small if trains(small) else dataclasses.replace(small, **_all_of(small))
+
+
+def trains(run: RunConfig) -> bool:
+    """Return whether something of the run's model trains."""
+    with torch.device("meta"):
+        blocks = make_blocks(run, range(block_count(run.model)))
+    return any(each.requires_grad for block in blocks for each in block.parameters())
+
+
+def _all_of(run: RunConfig) -> dict[str, Any]:
+    """What trains in a copy that lacks the layers which the run names."""
+    if run.adapter is None:
+        return {"frozen": ()}
+    ends = (each.rpartition(".")[2] for each in run.adapter.targets)
+    return {"adapter": dataclasses.replace(run.adapter, targets=tuple(dict.fromkeys(ends)))}
 
 
 def _own_model(run: RunConfig) -> RunConfig:

@@ -201,10 +201,7 @@ class FlatParameters:
         self.layout = layout = block_layout(run, numbers, self.blocks)
         frozen = frozen_names(self.blocks)
         self.segments = self._segments(frozen)
-        shared = shared_name(self.blocks)
-        self.tied = next(
-            (Shared(t.start, t.stop) for t in layout.tensors if t.name == shared), None
-        )
+        self.tied = self._tied()
         """The place of a tensor that the stage at the other end of a tied model has as well."""
 
         def zeros(name: str, dtype: str) -> Tensor:
@@ -254,6 +251,11 @@ class FlatParameters:
             return base
         even.base.bind(self.blocks)
         return even.base
+
+    def _tied(self) -> Shared | None:
+        shared = shared_name(self.blocks)
+        places = (Shared(t.start, t.stop) for t in self.layout.tensors if t.name == shared)
+        return next(places, None)
 
     def _segments(self, frozen: set[str]) -> list[Segment]:
         rule, last = self._run.optimizer.decays, block_count(self._run.model) - 1

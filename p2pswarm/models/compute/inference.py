@@ -109,14 +109,14 @@ class TrainedModel:
     ) -> None:
         self.run = run
         self.tokenizer = tokenizer
-        self._blocks = [block.eval() for block in blocks]  # dropout lets all pass
+        self.blocks = [block.eval() for block in blocks]  # dropout lets all pass
 
     @torch.inference_mode()
     def scores(self, tokens_BT: Tensor) -> Tensor:
         """The scores of the next token at each place; (B, T, V). Tokens may have marks."""
         with foreign(f"the model {self.run.model.family} cannot be computed"):
             first = first_value(tokens_BT.to(torch.int64), self.run.model)
-            return bundle_of(run_blocks(self._blocks, first))[LONE_KEY]
+            return bundle_of(run_blocks(self.blocks, first))[LONE_KEY]
 
     @torch.inference_mode()
     def nats(self, tokens_BS: Tensor) -> float:

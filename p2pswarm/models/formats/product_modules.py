@@ -14,7 +14,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
-from p2pswarm.models.formats.weight_formats import WeightFormat
+from p2pswarm.models.formats.weight_formats import WeightFormat, dense_values
+
+
+class LentMemory:
+    """Memory of a stage in which matrices are unpacked, one after another."""
+
+    def __init__(self) -> None:
+        self._kept: dict[torch.dtype, Tensor] = {}
+
+    def of(self, values: int, dtype: torch.dtype) -> Tensor:
+        """So much memory, which the next call may give again."""
+        there = self._kept.get(dtype)
+        if there is None or len(there) < values:
+            there = self._kept[dtype] = torch.empty(values, dtype=dtype)
+        return there
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,10 +38,21 @@ class PackedWeight:
     format: WeightFormat
     data: Tensor
     shape: tuple[int, ...]
+    scratch: LentMemory
 
     def dense(self, dtype: torch.dtype) -> Tensor:
         """The tensor itself, in a dtype."""
         return self.format.unpack(self.data, self.shape, dtype)
+
+    def lent(self, dtype: torch.dtype) -> Tensor:
+        """The same in memory that the stage's next product writes anew.
+
+        A host takes as long to give new memory to a matrix as to fill it.
+        """
+        if self.data.device.type != "cpu":
+            return self.dense(dtype)  # torch keeps a GPU's memory by itself
+        there = self.scratch.of(dense_values(self.shape), dtype)
+        return self.format.unpack(self.data, self.shape, dtype, there)
 
 
 class PackedLinear(nn.Module):
@@ -114,13 +139,13 @@ class _Product(torch.autograd.Function):
         in_out: bool,  # noqa: FBT001  torch passes all by their places
     ) -> Tensor:
         ctx.packed, ctx.dtype, ctx.in_out = packed, dtype, in_out
-        weight = packed.dense(dtype)
+        weight = packed.lent(dtype)
         return x @ weight if in_out else F.linear(x, weight)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         (gradient,) = gradients
-        weight = ctx.packed.dense(ctx.dtype)
+        weight = ctx.packed.lent(ctx.dtype)
         return gradient @ (weight.mT if ctx.in_out else weight), None, None, None
 
 

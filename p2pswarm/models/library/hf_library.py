@@ -61,7 +61,8 @@ CODE_PLACES = "auto_map"
 CODE = {
     CODE_PLACES: "its code is not part of transformers, and no code is fetched: a newer "
     "transformers may have this model_type; else install its code as a package",
-    "quantization_config": "its weights are quantized, and such weights do not train",
+    "quantization_config": "its weights are quantised in a way that is not read here: take the "
+    "model's plain files (what is read: bitsandbytes' 4 bits, MXFP4, fp8 by blocks)",
     "text_config": "it is a model of more than text: take the config.json of its text part",
     "vision_config": "it is a model of more than text: take the config.json of its text part",
 }

@@ -9,7 +9,7 @@ Source:  https://huggingface.co/docs/safetensors, "Format".
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,11 @@ TYPES = {
     "BF16": torch.bfloat16,
 }
 """Those that can be trained on, by the format's names."""
+EVERY_TYPE = TYPES | {
+    "F8_E4M3": torch.float8_e4m3fn,
+    "U8": torch.uint8,
+}
+"""Those, and what quantised tensors are made of (`compact_files.py`)."""
 DIMENSIONS_MAX = 16  # far more than any weight has
 
 
@@ -78,7 +83,7 @@ def _stored(name: str, entry: Any, begin: int, file_bytes: int) -> StoredTensor:
             raise ValueError(f"{name} has no dtype, shape and data_offsets")
     if not start <= stop <= file_bytes - begin or len(shape) > DIMENSIONS_MAX:
         raise ValueError(f"{name} does not lie in the file")
-    if dtype in TYPES and stop - start != TYPES[dtype].itemsize * math.prod(shape):
+    if dtype in EVERY_TYPE and stop - start != EVERY_TYPE[dtype].itemsize * math.prod(shape):
         raise ValueError(f"{name} has {stop - start} bytes, and another shape")
     return StoredTensor(dtype, tuple(shape), begin + start, begin + stop)
 
@@ -133,8 +138,8 @@ class WeightFiles(Protocol):
 class FolderFiles:
     """Implements `WeightFiles` on a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, types: Mapping[str, torch.dtype] = TYPES) -> None:
+        self._folder, self._types = folder, types
 
     @property
     def where(self) -> str:
@@ -160,7 +165,7 @@ class FolderFiles:
         with self._opened(file) as opened:
             found = {name: opened.get_slice(name) for name in names}
             for name, each in found.items():
-                if (dtype := str(each.get_dtype())) not in TYPES:
+                if (dtype := str(each.get_dtype())) not in self._types:
                     raise Unusable(
                         f"{self._folder / file}: {name} is of {dtype}, which cannot be trained on: "
                         f"save the model anew in one of {', '.join(TYPES)}"
@@ -205,8 +210,8 @@ INSTEAD = (
 class HubFiles:
     """Implements `WeightFiles` on a model of the hub at one commit; one tensor is in memory."""
 
-    def __init__(self, model: Pinned) -> None:
-        self._model = model
+    def __init__(self, model: Pinned, types: Mapping[str, torch.dtype] = TYPES) -> None:
+        self._model, self._types = model, types
         self._places: dict[str, str] = {}
         self._headers: dict[str, dict[str, StoredTensor]] = {}
 
@@ -252,13 +257,14 @@ class HubFiles:
                     part = rest[: len(numbers) - filled]
                     numbers[filled : filled + len(part)] = part
                     filled, rest = filled + len(part), rest[len(part) :]
-                yield name, torch.frombuffer(numbers, dtype=TYPES[stored.dtype]).view(stored.shape)
+                dtype = self._types[stored.dtype]
+                yield name, torch.frombuffer(numbers, dtype=dtype).view(stored.shape)
 
     def _stored(self, file: str, name: str) -> StoredTensor:
         found = self._header(file).get(name)
         if found is None:
             raise Unusable(f"{self._model}: {file} lacks {name}, which {INDEX} says is there")
-        if found.dtype not in TYPES or found.start == found.stop:
+        if found.dtype not in self._types or found.start == found.stop:
             raise Unusable(
                 f"{self._model}: {name} holds {found.dtype}, and such weights do not train"
             )

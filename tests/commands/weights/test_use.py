@@ -268,7 +268,7 @@ def test_a_prompt_without_tokens_is_one_line(token_weights: Path):
 def test_spoilt_weights_are_one_line(weights: str, temperature: float):
     model = load_model(weights)
     with torch.no_grad():
-        next(model._blocks[-1].parameters()).fill_(math.nan)
+        next(model.blocks[-1].parameters()).fill_(math.nan)
 
     with pytest.raises(Unusable, match="its weights are spoilt"):
         next(model.generate("a", temperature=temperature))

@@ -131,7 +131,7 @@ def test_names_of_files_and_programs_stay_at_home():
         ("[" * 1_000, "not JSON"),
         ("[]", "no table with a model_type"),
         (text_of(auto_map={"AutoModel": "x"}), "no code is fetched"),
-        (text_of(quantization_config={"bits": 4}), "do not train"),
+        (text_of(quantization_config={"bits": 4}), "quantised in a way that is not read here"),
         (text_of(text_config={"a": 1}), "more than text"),
         (text_of(__class__="someone"), "which is no name"),
         (text_of(a={"_attn_implementation_internal": "sdpa"}), "which is no name"),

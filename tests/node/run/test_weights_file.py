@@ -99,7 +99,7 @@ def test_weights_that_are_kept_in_bfloat16_are_so_in_the_file_and_their_average_
     )
     for average, dtype in ((False, torch.bfloat16), (True, torch.float32)):
         path = tmp_path / ("w-average.safetensors" if average else "w.safetensors")
-        model = dict(named_parameters(range(4), load_model(path)._blocks))
+        model = dict(named_parameters(range(4), load_model(path).blocks))
         for name, tensor in named_weights(run, found, average=average):
             assert tensor.dtype == dtype
             assert model[name].dtype == torch.float32

@@ -1,0 +1,138 @@
+"""An adapter leaves as PEFT's folder, or merged into the weights of its base."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from models.families import family_run
+from safetensors.torch import load_file, save_file
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.commands.weights.export_folder import export
+from p2pswarm.models.adapters.adapter_folder import (
+    CONFIG_FILE,
+    PREFIX,
+    WEIGHTS_FILE,
+    read_adapter,
+    read_adapter_config,
+)
+from p2pswarm.models.check.model_check import fill_factors
+from p2pswarm.models.compute.flat_parameters import named_parameters
+from p2pswarm.models.compute.inference import load_model
+from p2pswarm.models.compute.reference import ReferenceTrainer
+from p2pswarm.models.library.hf_library import library, library_model
+from p2pswarm.models.model_source import resolved
+from p2pswarm.settings.config import AdapterConfig, ModelConfig, RunConfig
+from p2pswarm.settings.parser import run_to_json
+
+TOKENS_BT = torch.arange(16).view(2, 8)
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt2", "mixtral"])
+def family(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def trained(family: str, tmp_path_factory) -> tuple[Path, Path, RunConfig]:
+    """A file of trained weights, the folder of its base, and its run."""
+    place = tmp_path_factory.mktemp(family)
+    folder = place / "base"
+    config = json.loads(family_run(family, vocab_size=256).model.config)
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    model = ModelConfig(family="hf", folder=folder, sequence_length=8)
+    bare = library_model(resolved(RunConfig(model=model)).model, torch.float32)
+    bare.save_pretrained(folder)
+    adapter = AdapterConfig(rank=2, alpha=4.0)
+    run = resolved(RunConfig(model=model, start="pretrained", adapter=adapter, stages=1))
+    flat = ReferenceTrainer(run).flat
+    fill_factors(flat)
+    named = {name: x.detach().clone() for name, x in named_parameters(flat.numbers, flat.blocks)}
+    path = place / "weights.safetensors"
+    save_file(named, path, metadata={"run": run_to_json(run).decode()})
+    return path, folder, run
+
+
+def test_the_folder_has_the_names_of_peft(trained, tmp_path) -> None:
+    weights, base, run = trained
+    out = tmp_path / "out"
+    export(weights, out, 100, base=str(base))
+
+    config, tensors = read_adapter_config(out), load_file(out / WEIGHTS_FILE)
+    own = load_file(weights)
+    assert tensors.keys() == {f"{PREFIX}{name}" for name in own}
+    assert all(torch.equal(tensors[f"{PREFIX}{name}"], x) for name, x in own.items())
+    assert config["base_model_name_or_path"] == str(base)
+    assert (config["r"], config["lora_alpha"]) == (2, 4)
+    chosen = {*config["target_modules"], *(config["target_parameters"] or ())}
+    assert chosen == set(run.adapter.targets)
+    assert config["fan_in_fan_out"] == ("gpt2" in run.model.family)
+    assert "PeftModel" in (out / "README.md").read_text()
+
+
+def test_merged_weights_give_the_same_scores_in_the_library(trained, tmp_path) -> None:
+    weights, base, _ = trained
+    out = tmp_path / "out"
+    export(weights, out, 100, base=str(base), merges=True)
+
+    theirs = library().AutoModelForCausalLM.from_pretrained(out)
+    with torch.no_grad():
+        scores = theirs(input_ids=TOKENS_BT).logits
+    torch.testing.assert_close(scores, load_model(weights, base=base).scores(TOKENS_BT))
+
+
+def test_rounding_says_what_it_loses(trained, tmp_path, caplog) -> None:
+    weights, base, _ = trained
+    export(weights, tmp_path / "out", 100, base=str(base), merges=True, dtype="bfloat16")
+    assert "rounding to bfloat16 loses" in caplog.text
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    assert {x.dtype for x in tensors.values()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("damage", ["name", "missing", "shape"])
+def test_a_damaged_adapter_is_named(trained, tmp_path, damage: str) -> None:
+    weights, base, _ = trained
+    out = tmp_path / "out"
+    export(weights, out, 100, base=str(base))
+    tensors = load_file(out / WEIGHTS_FILE)
+    shapes = {name.removeprefix(PREFIX): x.shape for name, x in tensors.items()}
+    name = min(tensors)
+    tensor = tensors.pop(name)
+    if damage == "name":
+        tensors[name.replace("lora_A", "lora_a")] = tensor
+    elif damage == "shape":
+        tensors[name] = tensor[:1].clone()
+    save_file(tensors, out / WEIGHTS_FILE)
+    said = {"name": "is no tensor of this adapter", "missing": "is missing", "shape": "is due"}
+    with pytest.raises(Unusable, match=said[damage]) as caught:
+        read_adapter(out, shapes)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_kind_of_adapter_is_refused(tmp_path) -> None:
+    (tmp_path / CONFIG_FILE).write_text('{"peft_type": "LOHA"}')
+    with pytest.raises(Unusable, match="peft_type is not LORA"):
+        read_adapter_config(tmp_path)
+    (tmp_path / CONFIG_FILE).write_text('{"peft_type": "LORA", "use_dora": true}')
+    with pytest.raises(Unusable, match="use_dora is not known here"):
+        read_adapter_config(tmp_path)
+
+
+def test_weights_without_their_base_say_what_to_name(trained) -> None:
+    weights, _, _ = trained
+    with pytest.raises(Unusable, match=r"stand on .*, which is not in their file: say --base"):
+        load_model(weights)
+    with pytest.raises(Unusable, match="hf:x/y is not what these weights stand on"):
+        load_model(weights, base="hf:x/y")
+
+
+def test_whole_weights_have_nothing_to_merge(tmp_path) -> None:
+    run = RunConfig(model=ModelConfig(d_model=16, heads=2, layers=1, sequence_length=8))
+    flat = ReferenceTrainer(run).flat
+    named = {name: x.detach().clone() for name, x in named_parameters(flat.numbers, flat.blocks)}
+    path = tmp_path / "weights.safetensors"
+    save_file(named, path, metadata={"run": run_to_json(run).decode()})
+    with pytest.raises(Unusable, match="is no adapter: leave --merge out"):
+        export(path, tmp_path / "out", 100, merges=True)
