@@ -5,6 +5,7 @@
 * gradients  every gradient of LoRA in two and three stages, beside PEFT's own, in float64
 * export     the adapter's folder: scores of PeftModel and of AutoModelForCausalLM beside ours
 * nf4        the bytes of NF4 beside bitsandbytes', of 1,048,576 weights in three dtypes each
+* files      what is read of files that are quantised already, beside the libraries' own reading
 
 Both libraries lie in .venv-peft, filled by the first run (pip, a minute). Differences are told
 relative to the largest value of a gradient, and as they are of scores.
@@ -33,7 +34,9 @@ from p2pswarm.models.compute.inference import load_model
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.formats.weight_formats import NF4_4BIT
+from p2pswarm.models.library.compact_files import CompactFiles
 from p2pswarm.models.library.hf_library import library_model
+from p2pswarm.models.library.weight_files import EVERY_TYPE, ONE_FILE, FolderFiles
 from p2pswarm.models.model_source import resolved
 from p2pswarm.models.scope import full_name
 from p2pswarm.settings.config import (
@@ -245,6 +248,45 @@ def nf4_differences() -> tuple[int, int, int]:
     return count, codes_off, values_off
 
 
+def file_differences() -> dict[str, int]:
+    """How many values of a million differ from what the libraries read, by kinds of files."""
+    import bitsandbytes.functional as bnb  # noqa: PLC0415
+    from transformers.integrations import finegrained_fp8, mxfp4  # noqa: PLC0415
+
+    generator = torch.Generator().manual_seed(1)
+    values = (torch.randn(1024, 1024, generator=generator) * 0.02).bfloat16()
+    found = {}
+    for kind in ("nf4", "fp4"):
+        for nested in (False, True):
+            codes, state = bnb.quantize_4bit(
+                values, blocksize=64, quant_type=kind, compress_statistics=nested
+            )
+            parts = {f"a.weight.{name}": x for name, x in state.as_dict(packed=True).items()}
+            theirs = bnb.dequantize_4bit(codes, state)
+            name = f"bitsandbytes {kind}{', nested' if nested else ''}"
+            found[name] = read_difference({"a.weight": codes} | parts, "a.weight", theirs)
+    blocks = torch.randint(0, 256, (16, 64, 32, 16), dtype=torch.uint8, generator=generator)
+    scales = torch.randint(100, 140, (16, 64, 32), dtype=torch.uint8, generator=generator)
+    theirs = mxfp4.convert_moe_packed_tensors(blocks, scales)
+    found["MXFP4"] = read_difference({"a_blocks": blocks, "a_scales": scales}, "a", theirs)
+    codes = torch.randn(1024, 1280, generator=generator).to(torch.float8_e4m3fn)
+    scales = torch.rand(8, 10, generator=generator)
+    reader: Any = finegrained_fp8.Fp8Dequantize(None)
+    theirs = reader._dequantize_one(codes, scales)  # noqa: SLF001
+    parts = {"a.weight": codes, "a.weight_scale_inv": scales}
+    found["fp8 by blocks"] = read_difference(parts, "a.weight", theirs)
+    return found
+
+
+def read_difference(parts: dict[str, Tensor], name: str, theirs: Tensor) -> int:
+    """How many values that are read of a file with these tensors are others."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_file({key: x.contiguous() for key, x in parts.items()}, Path(folder) / ONE_FILE)
+        files = CompactFiles(FolderFiles(Path(folder)), FolderFiles(Path(folder), EVERY_TYPE))
+        ours = dict(files.tensors(ONE_FILE, [name]))[name]
+    return int((ours.to(theirs.dtype) != theirs).sum())
+
+
 def main() -> int:
     """Compare, print, write."""
     options = _options()
@@ -272,6 +314,8 @@ def main() -> int:
     count, codes, values = nf4_differences()
     figures["nf4"] = {"bytes": count, "bytes_differ": codes, "values_differ": values}
     print(f"NF4: {codes} of {count:,} bytes differ from bitsandbytes', and {values} values")
+    figures["files"] = file_differences()
+    show(("files of", "values differ"), list(figures["files"].items()))
     write_json(options.json, figures)
     return 0
 
