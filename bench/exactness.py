@@ -199,6 +199,7 @@ class Killer:
     """The steps in which one died."""
     replicas: int = REPLICAS
     """Of each stage."""
+    stages: int = STAGES
     peers: tuple[PeerLine, ...] = ()
     trainers: Trainers | None = None
     trainers_due: list[int] = field(default_factory=list)
@@ -229,7 +230,8 @@ class Killer:
 
     def _complete(self) -> bool:
         """Whether every stage has all its servers ready."""
-        counts = [sum(p.ready and p.stage == stage for p in self.peers) for stage in range(STAGES)]
+        stages = range(self.stages)
+        counts = [sum(p.ready and p.stage == stage for p in self.peers) for stage in stages]
         return min(counts) >= self.replicas
 
     def _wait_within_step(self) -> None:
@@ -240,7 +242,7 @@ class Killer:
         time.sleep(self.rng.uniform(0.0, max(0.0, 0.8 * self.step_s)))
 
     def _kill(self, step: int) -> None:
-        stage = len(self.killed) % STAGES
+        stage = len(self.killed) % self.stages
         victim = self.rng.choice([p.peer for p in self.peers if p.stage == stage])
         self._wait_within_step()
         print(f"  step {step + 1}: SIGKILL to {self.servers[victim]} of stage {stage}", flush=True)
@@ -265,18 +267,24 @@ def site_of(options: argparse.Namespace) -> Site:
 def train(run: Run, options: argparse.Namespace) -> tuple[Killer, MicrobatchCounts]:
     """The swarm's run; who was killed when, and what the last coordinator counted."""
     computing = SERVE.replace("cpu", options.device)
-    serve = REHEARSE if options.emulated else computing
-    servers = [serve] * (STAGES * options.replicas)
+    return train_on(site_of(options), run, REHEARSE if options.emulated else computing, options)
+
+
+def train_on(
+    site: Site, run: Run, serve: str, options: argparse.Namespace
+) -> tuple[Killer, MicrobatchCounts]:
+    """The same with servers of these settings."""
+    servers = [serve] * (run.stages * options.replicas)
     with (
         tempfile.TemporaryDirectory() as folder,
-        swarm(site_of(options), run, servers, options.patience_s, trains=False) as nodes,
+        swarm(site, run, servers, options.patience_s, trains=False) as nodes,
     ):
         trainers = Trainers(nodes, run, options.trainers, Path(folder))
         names = dict(introduced(nodes, f"server {number}") for number in range(len(servers)))
         every, often = options.kill_every, options.kill_trainer_every
         due = list(range(every, run.steps - 1, every)) if every else [run.steps // 2]
         killer = Killer(nodes, due, random.Random(options.seed), names, serve, trainers=trainers)
-        killer.replicas = options.replicas
+        killer.replicas, killer.stages = options.replicas, run.stages
         killer.trainers_due = list(range(often, run.steps - 1, often)) if often else []
         ended: Ended | None = None
         for event in trainers.events():  # to their end: the weights are written then

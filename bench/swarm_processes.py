@@ -105,6 +105,9 @@ class Run:
     boundary_width: int = 0
     choice: str = "fixed"
     """measured: the coordinator chooses of the whole ladder, also before the last stage."""
+    start: str = "random"
+    checkpoints: str = ""
+    """Where one is written at the end of a run; empty: none is."""
     adapter: int = 0
     """The rank of adapters, which train alone; 0: the whole model trains."""
     base: str = "full"
@@ -155,6 +158,7 @@ weight_storage = {text(self.weight_storage)}
 delay = {self.delay}
 spot_check_share = {self.spot_check_share}
 base = {text(self.base)}
+start = {text(self.start)}
 {f"adapter = {{ rank = {self.adapter} }}" if self.adapter else ""}
 [run.model]
 family = {text(self.family)}
@@ -174,6 +178,9 @@ microbatches = {self.microbatches}
 rows = {self.rows}
 window = {self.window}
 evaluate_every = 0
+[checkpoint]
+target = {text(self.checkpoints)}
+every_steps = {max(1, self.steps // 2)}
 [run.codecs]
 {self._codecs()}"""
 
