@@ -19,7 +19,10 @@ from p2pswarm.checkpoint.checkpoint_manifest import SignedManifest
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.settings.config import FORMER_SQUARES, POWERSGD, RunConfig
 
-SAME_RUN = ("seed", "emulated", "precision", "weight_storage", "delay", "delay_correction")
+SAME_RUN = (
+    *("seed", "emulated", "precision", "weight_storage", "delay", "delay_correction"),
+    *("base", "frozen"),
+)
 NOT_BITS = ("hub",)  # of the model: where first weights lay; a checkpoint has later ones
 SAME_BATCH = ("microbatches", "rows", "samples")  # what decides which samples a step has
 
@@ -66,7 +69,11 @@ def differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
     pairs: list[tuple[str, object, object]] = [
         (n, getattr(there, n), getattr(here, n)) for n in SAME_RUN
     ]
-    for table in ("model", "optimizer"):
+    adapters = there.adapter, here.adapter
+    if None in adapters:
+        shown = ["a table" if one is not None else None for one in adapters]
+        pairs.append(("adapter", shown[0], shown[1]))
+    for table in ("model", "optimizer", *(() if None in adapters else ("adapter",))):
         one, other = getattr(there, table), getattr(here, table)
         for field in dataclasses.fields(one):
             name = field.name

@@ -83,7 +83,8 @@ def _run_rows(run: RunConfig) -> list[Row]:
         warmup += " (more than the run has, so it is never reached)"
     last = f"{learning_rate(run, last_step):g} at step {last_step}, {rate.schedule}"
     if run.start == "pretrained" and rate.learning_rate > FINE_TUNING_RATE_MAX:
-        last += "; so high a rate spoils pretrained weights, 2e-5 is usual"
+        usual = "2e-4" if run.adapter is not None else "2e-5"
+        last += f"; so high a rate spoils pretrained weights, {usual} is usual"
     kind = "a rehearsal that learns nothing, " if run.emulated else ""
     computed = "" if run.precision == "full" else f", computed in {run.precision}"
     if run.weight_storage != "full":
@@ -92,10 +93,22 @@ def _run_rows(run: RunConfig) -> list[Row]:
     return [
         ("run", f"{run.name!r}, {kind}{cut}"),
         ("model", f"{made}, {model.dtype}{computed}"),
+        *([("trains", _trained_text(run))] if run.has_base else []),
         ("steps", f"{run.steps} of {tokens:,} tokens: {shape}"),
         *([("delay", _delay_text(run))] if run.delay else []),
         ("learning rate", f"{rate.learning_rate:g} after {warmup}, {last}"),
     ]
+
+
+def _trained_text(run: RunConfig) -> str:
+    """What trains, and how the rest is kept."""
+    kept = "in model.dtype" if run.base == "full" else f"in {run.base}"
+    if run.adapter is None:
+        return f"all but {', '.join(run.frozen)}, which is kept {kept}"
+    targets = run.adapter.targets
+    named = targets if isinstance(targets, str) else ", ".join(targets)
+    whole = f", and whole {', '.join(run.adapter.train)}" if run.adapter.train else ""
+    return f"adapters of rank {run.adapter.rank} on {named}{whole}; the model is kept {kept}"
 
 
 def _delay_text(run: RunConfig) -> str:

@@ -10,8 +10,9 @@ from p2pswarm.base.errors import OtherCheckpoint
 from p2pswarm.checkpoint.checkpoint_manifest import SignedManifest
 from p2pswarm.checkpoint.compatibility import Wanted, check
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.settings.config import CodecConfig
+from p2pswarm.settings.config import AdapterConfig, CodecConfig
 
+ADAPTER = AdapterConfig(rank=4, alpha=4.0, targets=("qkv",))
 SIGNED = SignedManifest(manifest_of(stages()), TRAINER.peer_id)
 
 
@@ -45,6 +46,8 @@ def test_another_cut_and_other_codecs_go_on(run):
         (replaced("optimizer", beta2=0.9), "run.optimizer.beta2 is 0.95"),
         (replaced("batch", microbatches=9), "run.batch.microbatches is 8"),
         (replaced("optimizer", decay_steps=0), "run.optimizer.decay_steps is 100"),
+        (dataclasses.replace(RUN, frozen=("blocks.0.*",)), "run.frozen is [] in the checkpoint"),
+        (dataclasses.replace(RUN, adapter=ADAPTER), "run.adapter is not set in the checkpoint"),
     ],
 )
 def test_what_decides_the_bits_is_named(run, part):
@@ -52,6 +55,21 @@ def test_what_decides_the_bits_is_named(run, part):
         check(SIGNED, Wanted(config=run))
 
     assert part in str(caught.value)
+
+
+def test_an_adapter_has_the_numbers_that_it_began_with():
+    run = dataclasses.replace(RUN, adapter=ADAPTER, base="nf4")
+    signed = SignedManifest(manifest_of(stages(), run=run), TRAINER.peer_id)
+    check(signed, Wanted(config=run))
+    alpha = dataclasses.replace(ADAPTER, alpha=2.0)
+    for other, said in (
+        (dataclasses.replace(run, base="bf16"), "run.base is nf4 in the checkpoint and bf16 here"),
+        (dataclasses.replace(run, adapter=alpha), "run.adapter.alpha is 4.0 in the checkpoint"),
+        (dataclasses.replace(run, adapter=None, base="full", frozen=("x",)), "run.base is nf4"),
+    ):
+        with pytest.raises(OtherCheckpoint, match="set it back, or begin a new run") as caught:
+            check(signed, Wanted(config=other))
+        assert said in str(caught.value)
 
 
 def test_modules_at_cuts_hold_the_cut():
