@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict, Unpack
 
 from p2pswarm.settings.config import (
+    AdapterConfig,
     BalanceConfig,
     BatchConfig,
     CodecConfig,
@@ -52,6 +53,12 @@ class RunSettings(TypedDict, total=False):
     """1: a step is computed with the weights of one step before (docs/delay.md)."""
     delay_correction: bool
     """With a delay: each update makes up for what the last one lacked."""
+    base: str
+    """How frozen weights are kept: "full", "bf16", "int8" or "nf4" (docs/bases.md)."""
+    frozen: Sequence[str]
+    """Patterns of parameters that do not train, as "model.embed*" (docs/adapters.md)."""
+    adapter: AdapterConfig | Table
+    """Low-rank matrices that train beside the frozen model: `rank`, `targets`, ..."""
     emulated: bool
     """A rehearsal, whose servers only take the time of computing (docs/simulation.md)."""
     optimizer: OptimizerConfig | Table

@@ -18,6 +18,8 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import check_target, write_answer, write_target, write_text
 from p2pswarm.commands.arguments import say, toml
 from p2pswarm.commands.picture import picture
+from p2pswarm.models.adapters.lora_modules import is_of_adapter
+from p2pswarm.models.base_weights.base_layout import base_bytes
 from p2pswarm.models.blocks import averagings_of, block_costs, make_blocks
 from p2pswarm.models.model_source import resolved
 from p2pswarm.models.weight_tying import tied_in
@@ -160,21 +162,41 @@ def load_of(run: RunConfig, options: PlanOptions) -> WorkLoad:
     with torch.device("meta"):
         bare = dataclasses.replace(run, model=dataclasses.replace(run.model, boundary="none"))
         blocks = make_blocks(bare, range(len(costs)))  # what modules add depends on the cut
-    values = [sum(each.numel() for each in block.parameters()) for block in blocks]
-    once = sum({id(each): each.numel() for b in blocks for each in b.parameters()}.values())
+    trained = [[each for each in b.parameters() if each.requires_grad] for b in blocks]
+    values = [sum(each.numel() for each in part) for part in trained]
+    once = sum({id(each): each.numel() for part in trained for each in part}.values())
     tokens = run.batch.rows * run.model.sequence_length
+    held = held_bytes_per_value(run)
+    # a frozen weight takes its bytes, as so much of a value that trains
+    frozen = [base_bytes(run, range(n, n + 1)) / held for n in range(len(blocks))]
+    averaged = averaging_bytes_per_value(run, blocks)
+    whole = [one + other for one, other in zip(values, frozen, strict=True)]
+    shares = [one / max(1.0, both) for one, both in zip(values, whole, strict=True)]
     return WorkLoad(
         microbatches=run.batch.microbatches,
-        flops_k=np.array(costs) * float(FLOPS_PER_MULTIPLICATION * tokens),
-        values_k=np.array(values, dtype=np.float64),
+        flops_k=np.array(costs) * float(FLOPS_PER_MULTIPLICATION * tokens) * _work(blocks),
+        values_k=np.array(whole, dtype=np.float64),
         boundary_values=float(tokens * run.model.crossing_width),
         codec=codec_of(options.codecs[0]),
-        averaging_bytes_per_value=averaging_bytes_per_value(run, blocks),
-        held_bytes_per_value=held_bytes_per_value(run),
+        averaging_bytes_per_value=averaged * np.array(shares),
+        held_bytes_per_value=held,
         working_bytes=options.working_gib * 2.0**30,
         averaging_overlaps=options.averaging_overlaps or run.delay > 0,
         tied_values=float(sum(values) - once),
     )
+
+
+def _work(blocks: Sequence[nn.Module]) -> Floats:
+    """The share of a block's products that are made: a frozen weight has no gradient of its own,
+    which is a third.
+    """
+    found = []
+    for block in blocks:
+        own = [each for name, each in block.named_parameters() if not is_of_adapter(name)]
+        count = sum(each.numel() for each in own)
+        frozen = sum(each.numel() for each in own if not each.requires_grad)
+        found.append(1.0 - frozen / max(1, count) / 3.0)
+    return np.array(found)
 
 
 def averaging_bytes_per_value(run: RunConfig, blocks: Sequence[nn.Module]) -> Floats:
@@ -184,6 +206,8 @@ def averaging_bytes_per_value(run: RunConfig, blocks: Sequence[nn.Module]) -> Fl
         tied = block.get_parameter(ends[0]) if (ends := tied_in(block)) else None
         values, sent = 0, 0
         for parameter in block.parameters():
+            if not parameter.requires_grad:
+                continue
             count = parameter.numel()
             values += count
             if name == POWERSGD and parameter is not tied:

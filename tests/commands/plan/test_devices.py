@@ -19,8 +19,15 @@ from p2pswarm.commands.node import EXAMPLES
 from p2pswarm.commands.plan.devices import held_bytes_per_value, load_of
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.library.hf_library import config_text, library_model
+from p2pswarm.models.model_source import resolved
 from p2pswarm.plan.device_file import PlanOptions
-from p2pswarm.settings.config import CodecConfig, ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.settings.config import (
+    AdapterConfig,
+    CodecConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+)
 from p2pswarm.settings.parser import load
 
 MODEL = """
@@ -322,3 +329,20 @@ def test_a_solver_that_is_not_installed_is_named_with_its_extra(tmp_path):
     assert done.returncode == 2
     needs = "the search of a plan needs ortools: pip install '.[plan]' in the clone of p2pswarm"
     assert done.stderr == f"error: {needs}\n"
+
+
+def test_a_frozen_weight_takes_its_bytes_and_no_traffic():
+    """With adapters: a third less work, the bytes of NF4, and sums of the factors alone."""
+    model = ModelConfig(d_model=256, layers=4)
+    whole = load_of(RunConfig(model=model), PlanOptions())
+    run = resolved(RunConfig(model=model, base="nf4", adapter=AdapterConfig(rank=4)))
+    load = load_of(run, PlanOptions())
+
+    factors = 4 * ((256 + 768) + (256 + 256) + (256 + 1024) + (1024 + 256))
+    layer = slice(1, 5)
+    assert load.averaging_bytes_k[layer] == pytest.approx(4.0 * factors)
+    assert not load.averaging_bytes_k[[0, -1]].any()
+    assert load.flops_k == pytest.approx(whole.flops_k * 2 / 3)
+    held = load.held_bytes_per_value * load.values_k[layer]
+    matrices = 12 * 256 * 256 * 4.5 / 8
+    assert held == pytest.approx(factors * load.held_bytes_per_value + matrices, rel=0.01)
