@@ -13,12 +13,11 @@ from torch import nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.adapters.adapter_targets import (
+    LoraShapes,
     Target,
-    ends_with,
     is_trained,
     nearest,
     settled,
-    shape_of,
 )
 from p2pswarm.models.adapters.lora_modules import (
     EXPERTS,
@@ -127,12 +126,12 @@ def _pack(targets: Sequence[Target]) -> None:
 
 def _add_adapters(adapter: AdapterConfig, targets: Sequence[Target]) -> None:
     of_parameters: dict[nn.Module, dict[str, LoraShape]] = {}
+    shapes_of = LoraShapes(adapter)
     for target in targets:
-        if not any(ends_with(target.name, each) for each in adapter.targets):
+        shape = shapes_of.of(target)
+        whole = is_trained(target.name, adapter.train, module=not target.parameter)
+        if shape is None or whole:
             continue
-        if is_trained(target.name, adapter.train, module=not target.parameter):
-            continue
-        shape = shape_of(target.name, adapter)
         if target.parameter:
             if shape.dropout:
                 raise Unusable(

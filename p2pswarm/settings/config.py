@@ -12,6 +12,8 @@ from typing import Annotated
 
 from p2pswarm.settings.limits import (
     HUB_CHARS_MAX,
+    NAMES_MAX,
+    PATTERNS_MAX,
     Between,
     OneOf,
     Text,
@@ -311,7 +313,7 @@ class AdapterConfig:
             "train": self.train,
         }
         for name, entries in lists.items():
-            check_patterns(name, entries)
+            check_patterns(name, entries, PATTERNS_MAX if name == "train" else NAMES_MAX)
         if not lists["targets"]:
             raise ValueError(f'targets has no entry: name some, or set it to "{ALL_LINEAR}"')
         for name, least in (("rank_pattern", 1), ("alpha_pattern", 0)):

@@ -141,14 +141,15 @@ def check_entries(name: str, entries: tuple[str, ...], allowed: OneOf, most: int
             raise ValueError(f"{name}: {entry!r} is not KEY=CODEC, CODEC {allowed}")
 
 
-PATTERNS_MAX = 4_096  # of one list: modules of a model that are named one by one
+NAMES_MAX = 4_096  # modules of a model that are named one by one
+PATTERNS_MAX = 64  # each is tried on all names of a model
 PATTERN_CHARS_MAX = 500  # a regular expression over a dozen names
 
 
-def check_patterns(name: str, entries: tuple[str, ...]) -> None:
+def check_patterns(name: str, entries: tuple[str, ...], most: int = PATTERNS_MAX) -> None:
     """Raise ValueError unless there are few entries, and each is a short text that is printable."""
-    if len(entries) > PATTERNS_MAX:
-        raise ValueError(f"{name} has more than {PATTERNS_MAX} entries")
+    if len(entries) > most:
+        raise ValueError(f"{name} has more than {most:,} entries")
     for entry in entries:
         if not 1 <= len(entry) <= PATTERN_CHARS_MAX or not entry.isprintable():
             raise ValueError(f"{name}: an entry has 1 to {PATTERN_CHARS_MAX} printable characters")

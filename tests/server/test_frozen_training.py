@@ -51,7 +51,14 @@ RUNS = {
     "llama": with_adapters(of_family("llama"), "int8", dropout=0.1),
     "mixtral": with_adapters(of_family("mixtral"), "nf4"),
 }
-every_run = pytest.mark.parametrize("config", [pytest.param(r, id=n) for n, r in RUNS.items()])
+CORE = ("adapters on nf4", "one target", "a frozen first stage", "llama")
+every_run = pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(run, id=name, marks=() if name in CORE else pytest.mark.full)
+        for name, run in RUNS.items()
+    ],
+)
 
 
 def flats_of(r: Swarm):

@@ -19,7 +19,7 @@ from p2pswarm.base.files import check_target, write_answer, write_target, write_
 from p2pswarm.commands.arguments import say, toml
 from p2pswarm.commands.picture import picture
 from p2pswarm.models.adapters.lora_modules import is_of_adapter
-from p2pswarm.models.base_weights.base_layout import base_bytes
+from p2pswarm.models.base_weights.base_layout import base_tensors, size_of
 from p2pswarm.models.blocks import averagings_of, block_costs, make_blocks
 from p2pswarm.models.model_source import resolved
 from p2pswarm.models.weight_tying import tied_in
@@ -168,7 +168,7 @@ def load_of(run: RunConfig, options: PlanOptions) -> WorkLoad:
     tokens = run.batch.rows * run.model.sequence_length
     held = held_bytes_per_value(run)
     # a frozen weight takes its bytes, as so much of a value that trains
-    frozen = [base_bytes(run, range(n, n + 1)) / held for n in range(len(blocks))]
+    frozen = [size_of(base_tensors(run, block)) / held for block in blocks]
     averaged = averaging_bytes_per_value(run, blocks)
     whole = [one + other for one, other in zip(values, frozen, strict=True)]
     shares = [one / max(1.0, both) for one, both in zip(values, whole, strict=True)]

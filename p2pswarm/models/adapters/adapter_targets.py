@@ -55,8 +55,7 @@ class Target:
     @property
     def ends(self) -> list[str]:
         """What may choose it, the shortest first; a parameter is not called "weight" alone."""
-        parts = self.name.split(".")
-        ends = [".".join(parts[-count:]) for count in range(1, len(parts) + 1)]
+        ends = ends_of(self.name)
         return ends[1:] if self.parameter and len(ends) > 1 and ends[0] == "weight" else ends
 
 
@@ -108,12 +107,33 @@ def is_trained(name: str, train: Iterable[str], *, module: bool = False) -> bool
     return any(f".{each}." in f".{path}." for each in train)
 
 
-def shape_of(name: str, adapter: AdapterConfig) -> LoraShape:
-    """The sizes of a target's adapter; of a settled one."""
-    rank = int(_of_ends(adapter.rank_pattern, name, adapter.rank))
-    alpha = float(_of_ends(adapter.alpha_pattern, name, adapter.alpha))
-    scaling = alpha / rank**0.5 if adapter.rslora else alpha / rank
-    return LoraShape(rank, scaling, adapter.dropout)
+class LoraShapes:
+    """The sizes of a settled adapter's parts; a manifest may name thousands."""
+
+    def __init__(self, adapter: AdapterConfig) -> None:
+        self._adapter, self._names = adapter, frozenset(adapter.targets)
+        self._ranks, self._alphas = map(_numbers, (adapter.rank_pattern, adapter.alpha_pattern))
+
+    def of(self, target: Target) -> LoraShape | None:
+        """The sizes of a target's; None if it has none."""
+        adapter, ends = self._adapter, ends_of(target.name)
+        if self._names.isdisjoint(ends):
+            return None
+        rank = int(next((self._ranks[end] for end in ends if end in self._ranks), adapter.rank))
+        alpha = next((self._alphas[end] for end in ends if end in self._alphas), adapter.alpha)
+        scaling = alpha / rank**0.5 if adapter.rslora else alpha / rank
+        return LoraShape(rank, scaling, adapter.dropout)
+
+
+def _numbers(entries: Sequence[str]) -> dict[str, float]:
+    pairs = (entry.rpartition("=") for entry in entries)
+    return {name: float(number) for name, _, number in pairs}
+
+
+def ends_of(name: str) -> list[str]:
+    """A name's ends, the shortest first."""
+    parts = name.split(".")
+    return [".".join(parts[-count:]) for count in range(1, len(parts) + 1)]
 
 
 def shortest_ends(values: Mapping[str, object], targets: Sequence[Target]) -> dict[str, object]:
@@ -220,14 +240,6 @@ def _of_patterns(entries: Sequence[str], name: str, otherwise: float) -> float:
     for entry in entries:
         pattern, _, number = entry.rpartition("=")
         if _fits(_compiled("rank_pattern", pattern), name):
-            return float(number)
-    return otherwise
-
-
-def _of_ends(entries: Sequence[str], name: str, otherwise: float) -> float:
-    for entry in entries:
-        end, _, number = entry.rpartition("=")
-        if ends_with(name, end):
             return float(number)
     return otherwise
 

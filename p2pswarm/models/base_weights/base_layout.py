@@ -54,38 +54,40 @@ def base_tensors(run: RunConfig, block: nn.Module) -> list[BaseTensor]:
     return found
 
 
-def shape_of_block(run: RunConfig, number: int) -> nn.Module:
-    """A block without memory."""
-    with torch.device("meta"):
-        return make_blocks(run, range(number, number + 1))[0]
-
-
 def base_bytes(run: RunConfig, numbers: range) -> int:
-    """The memory of what is frozen of a stage's blocks, with copies that are computed with."""
-    if not run.has_base:
-        return 0
-    total = 0
-    for number in numbers:
-        tensors = base_tensors(run, shape_of_block(run, number))
-        total += aligned(tensors[-1].stop) if tensors else 0
-    return total
+    """The memory of what is frozen of the blocks `numbers`."""
+    blocks = _shapes(run, numbers) if run.has_base else ()
+    return sum(size_of(base_tensors(run, block)) for block in blocks)
 
 
-def fill_block(run: RunConfig, number: int, tensors: Sequence[BaseTensor], data: Tensor) -> None:
-    """Write a block's bytes."""
+def size_of(tensors: Sequence[BaseTensor]) -> int:
+    """The bytes of a block."""
+    return aligned(tensors[-1].stop) if tensors else 0
+
+
+def fill_block(
+    run: RunConfig, number: int, block: nn.Module, tensors: Sequence[BaseTensor], data: Tensor
+) -> None:
+    """Write a block's bytes; of `block` only names and shapes count."""
     places = {tensor.name: tensor for tensor in tensors}
-    for name, values in first_values(run, number, shape_of_block(run, number), trained=False):
+    for name, values in first_values(run, number, block, trained=False):
         tensor = places[name]
         tensor.format.pack(values.to(data.device), data[tensor.start : tensor.stop])
 
 
 def base_roots(run: RunConfig, numbers: range) -> Iterator[bytes]:
     """The root of each of the blocks `numbers`; the memory of one block is enough."""
-    for number in numbers:
-        tensors = base_tensors(run, shape_of_block(run, number))
-        data = torch.zeros(aligned(tensors[-1].stop) if tensors else 0, dtype=torch.uint8)
-        fill_block(run, number, tensors, data)
+    for number, block in zip(numbers, _shapes(run, numbers), strict=True):
+        tensors = base_tensors(run, block)
+        data = torch.zeros(size_of(tensors), dtype=torch.uint8)
+        fill_block(run, number, block, tensors, data)
         yield block_root(data)
+
+
+def _shapes(run: RunConfig, numbers: range) -> list[nn.Module]:
+    """Blocks without memory."""
+    with torch.device("meta"):
+        return make_blocks(run, numbers)
 
 
 def block_root(data: Tensor) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from p2pswarm.models.base_weights.base_layout import base_tensors, block_root, fill_block
+from p2pswarm.models.base_weights.base_layout import base_tensors, block_root, fill_block, size_of
 from p2pswarm.models.formats.product_modules import (
     LentMemory,
     PackedEmbedding,
@@ -19,7 +19,7 @@ from p2pswarm.models.formats.product_modules import (
     PackedParameters,
     PackedWeight,
 )
-from p2pswarm.models.formats.weight_formats import DTYPES, PlainFormat, aligned
+from p2pswarm.models.formats.weight_formats import DTYPES, PlainFormat
 from p2pswarm.settings.config import RunConfig
 
 
@@ -29,10 +29,10 @@ class BaseMemory:
     def __init__(
         self, run: RunConfig, numbers: range, blocks: Sequence[nn.Module], device: torch.device
     ) -> None:
-        self._run, self._numbers = run, numbers
+        self._run, self._numbers, self._blocks = run, numbers, blocks
         self._dtype = DTYPES[run.model.dtype]
         self._tensors = [base_tensors(run, block) for block in blocks]
-        sizes = (aligned(tensors[-1].stop) if tensors else 0 for tensors in self._tensors)
+        sizes = map(size_of, self._tensors)
         self.buffers = [torch.zeros(size, dtype=torch.uint8, device=device) for size in sizes]
         self._scratch = LentMemory()
         self._copies: list[tuple[nn.Parameter, PackedWeight]] = []
@@ -79,8 +79,9 @@ class BaseMemory:
     @torch.no_grad()
     def fill(self) -> None:
         """Draw the weights, or read them from the files of the run's model."""
-        for number, tensors, data in zip(self._numbers, self._tensors, self.buffers, strict=True):
-            fill_block(self._run, number, tensors, data)
+        there = zip(self._numbers, self._blocks, self._tensors, self.buffers, strict=True)
+        for number, block, tensors, data in there:
+            fill_block(self._run, number, block, tensors, data)
         self.changed()
 
     @torch.no_grad()

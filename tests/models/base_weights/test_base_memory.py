@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from core import core_of
 from models.families import family_run
 
 from p2pswarm.models.base_weights.base_layout import base_roots
@@ -22,7 +23,7 @@ def adapted(run: RunConfig, base: str = "full") -> RunConfig:
     return resolved(dataclasses.replace(run, base=base, adapter=AdapterConfig(rank=2)))
 
 
-@pytest.fixture(params=["gpt", "llama", "gpt2", "mixtral"])
+@pytest.fixture(params=core_of(["gpt", "llama", "gpt2", "mixtral"], ["gpt", "mixtral"]))
 def run(request) -> RunConfig:
     return GPT if request.param == "gpt" else family_run(request.param)
 
