@@ -77,11 +77,12 @@ class WholeBlock(Block):
 
 
 def traced_through(block: nn.Module, x: Tensor) -> Tensor:
-    """A value of the shape of `x` that depends on it, and on what trains in a block."""
-    made = x * 1
-    if made.requires_grad:
-        return made
-    return made.requires_grad_(any(each.requires_grad for each in block.parameters()))
+    """A value of the shape of `x` that depends on it, and on what trains in a block.
+
+    It is no product of both: torch would load its compiler for one on the meta device.
+    """
+    trains = any(each.requires_grad for each in block.parameters())
+    return x.new_empty(x.shape, requires_grad=True) if trains and not x.requires_grad else x
 
 
 def bundle_of(value: Value) -> Bundle:

@@ -159,7 +159,8 @@ def test_an_example_names_every_setting_of_its_role_and_what_it_leaves_out_is_go
     whole = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
 
     every = names(dataclasses.asdict(NodeConfig()))
-    assert names(tomllib.loads(whole)) == {n for n in every if not n.startswith(others)}
+    shown = {re.sub(r"^run\.adapter\..*", "run.adapter", n) for n in names(tomllib.loads(whole))}
+    assert shown == {n for n in every if not n.startswith(others)}
     assert load(Path(written(whole))).role == role
 
 

@@ -126,7 +126,7 @@ class Recorder:
     """A stage that says how it was called."""
 
     def __getattr__(self, name):
-        return lambda *arguments: (name, *arguments)
+        return lambda *arguments, **also: (name, *arguments, *([also] if also else []))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,12 @@ class Recorder:
         (taken(), ("forward", (0, 0), "tokens", BUNDLE)),
         (gradient_taken(), ("backward", (0, 0), BUNDLE, BackwardSpec(True, True))),
         (taken(LAST), ("finish", "tokens", BUNDLE, BackwardSpec(True, True))),
-        (taken(counting=(2,)), ("evaluate", "tokens", BUNDLE)),
+        # dropout draws in a microbatch that this stage has counted, and in no held-out batch
+        (taken(counting=(2,)), ("evaluate", "tokens", BUNDLE, {"training": True})),
+        (
+            taken(LAST, evaluation(stage=LAST, counting=())),
+            ("evaluate", "tokens", BUNDLE, {"training": False}),
+        ),
     ],
 )
 def test_the_stage_is_called_with_what_came(work, called):

@@ -127,6 +127,11 @@ def product_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if autocast else x.dtype
 
 
+def _unpacked(packed: PackedWeight, dtype: torch.dtype) -> Tensor:
+    """A weight for one product; what is compiled may keep it longer."""
+    return packed.dense(dtype) if torch.compiler.is_compiling() else packed.lent(dtype)
+
+
 class _Product(torch.autograd.Function):
     """x W^T, of which the graph keeps W's bytes alone."""
 
@@ -139,13 +144,13 @@ class _Product(torch.autograd.Function):
         in_out: bool,  # noqa: FBT001  torch passes all by their places
     ) -> Tensor:
         ctx.packed, ctx.dtype, ctx.in_out = packed, dtype, in_out
-        weight = packed.lent(dtype)
+        weight = _unpacked(packed, dtype)
         return x @ weight if in_out else F.linear(x, weight)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         (gradient,) = gradients
-        weight = ctx.packed.lent(ctx.dtype)
+        weight = _unpacked(ctx.packed, ctx.dtype)
         return gradient @ (weight.mT if ctx.in_out else weight), None, None, None
 
 
