@@ -320,11 +320,16 @@ def main() -> int:
     return 0
 
 
-def _require_libraries() -> None:
-    """Install them at first, and start again where they can be imported."""
+def install() -> None:
+    """Have PEFT and bitsandbytes in a folder of their own."""
     if not LIBRARIES.exists():
         pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target"]
         subprocess.run([*pip, str(LIBRARIES), *PACKAGES], check=True)
+
+
+def _require_libraries() -> None:
+    """Start again where they can be imported."""
+    install()
     if str(LIBRARIES) not in sys.path:
         paths = os.pathsep.join([str(ROOT), str(LIBRARIES)])
         os.environ["PYTHONPATH"] = paths

@@ -35,8 +35,8 @@ class BaseMemory:
         sizes = map(size_of, self._tensors)
         self.buffers = [torch.zeros(size, dtype=torch.uint8, device=device) for size in sizes]
         self._scratch = LentMemory()
-        self._copies: list[tuple[nn.Parameter, PackedWeight]] = []
-        """What is computed with in another dtype than it is kept in."""
+        self._copies: dict[int, tuple[nn.Parameter, PackedWeight]] = {}
+        """What is computed with in another dtype than it is kept in, by where its bytes lie."""
         self.roots: tuple[bytes, ...] = ()
         """Of each block."""
         self.bind(blocks)
@@ -49,7 +49,7 @@ class BaseMemory:
     @property
     def storages(self) -> frozenset[int]:
         """The memory of frozen weights: a graph refers to it and does not hold it."""
-        there = (*self.buffers, *(copy for copy, _ in self._copies))
+        there = (*self.buffers, *(copy for copy, _ in self._copies.values()))
         return frozenset(x.untyped_storage().data_ptr() for x in there)
 
     def bind(self, blocks: Sequence[nn.Module]) -> None:
@@ -71,10 +71,11 @@ class BaseMemory:
         elif isinstance(module, PackedLinear | PackedEmbedding) and name in module.packs:
             module.packed = packed
         else:
-            empty = torch.empty(packed.shape, dtype=self._dtype, device=packed.data.device)
-            copy = nn.Parameter(empty, requires_grad=False)
-            setattr(module, name, copy)
-            self._copies.append((copy, packed))
+            place = packed.data.data_ptr()
+            if place not in self._copies:
+                empty = torch.empty(packed.shape, dtype=self._dtype, device=packed.data.device)
+                self._copies[place] = nn.Parameter(empty, requires_grad=False), packed
+            setattr(module, name, self._copies[place][0])
 
     @torch.no_grad()
     def fill(self) -> None:
@@ -87,6 +88,6 @@ class BaseMemory:
     @torch.no_grad()
     def changed(self) -> None:
         """The bytes are others than before."""
-        for copy, packed in self._copies:
+        for copy, packed in self._copies.values():
             copy.copy_(packed.dense(self._dtype))
         self.roots = tuple(map(block_root, self.buffers))
