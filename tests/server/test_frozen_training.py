@@ -1,22 +1,27 @@
 """Runs that freeze some of their model train what a plain loop trains; the rest stays as it is."""
 
+import contextlib
 import dataclasses
 import json
 
 import pytest
 import torch
 from models.families import family_run
+from server import harness
 from server.harness import (
     CONFIG,
     Swarm,
     assert_equal,
+    peer,
     plain_after,
     swarm,
     virtual,
 )
 from server.test_bundle_training import second_step_without_one_of
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.compute.flat_parameters import named_parameters
+from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.library.hf_library import config_text
 from p2pswarm.models.model_source import resolved
 from p2pswarm.settings.config import AdapterConfig, RunConfig
@@ -116,3 +121,26 @@ def test_what_a_killed_server_had_counted_is_counted_once(config: RunConfig) -> 
             assert_as_in_a_plain_loop(r, 2, config)
 
     virtual(main)
+
+
+def test_a_newcomer_whose_files_are_of_another_revision_is_told_so(monkeypatch) -> None:
+    config = RUNS["adapters on nf4"]
+
+    def of_another_revision(*given, **also):
+        engine = torch_engine(*given, **also)
+        base = engine.weights._flat.base
+        base.buffers[0][0] ^= 1
+        base.changed()
+        return engine
+
+    async def main():
+        async with swarm(config) as r:
+            await r.ready_servers(*range(2, 2 + 2 * config.stages))
+            await r.trainer.whole_step()
+            monkeypatch.setattr(harness, "torch_engine", of_another_revision)
+            r.serve(20)
+            with pytest.raises(Unusable, match="of the same revision as the other members"):
+                await r.running[peer(20).raw]
+
+    with contextlib.suppress(BaseExceptionGroup):  # what ends a server ends the group, too
+        virtual(main)

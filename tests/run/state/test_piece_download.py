@@ -27,6 +27,7 @@ from p2pswarm.run.state.piece_download import (
     Placement,
     StepParts,
 )
+from p2pswarm.tensors.state_tree import root_of
 
 A, B, C, D = b"a", b"b", b"c", b"d"
 
@@ -420,3 +421,46 @@ def test_a_donor_that_gives_is_not_left_because_its_membership_ends(left: tuple[
     one.donors(left)
 
     assert one.dropped() == []
+
+
+LEAF = hash_of(b"the stage's base")
+
+
+def told(one, version=3, behind=(LEAF,)):
+    """The hashes of a version are here, and then their agreed root."""
+    hashes = (*hashes_of(version), *behind)
+    one.wanted(0.0)
+    for piece in range(one.pieces):
+        come(one, A, piece, version)
+    (asked,) = [each for each in one.wanted(1.0) if isinstance(each, HashesWanted)]
+    one.hashes_came(asked.donor, version, hashes)
+    one.agreed(version, root_of(hashes))
+
+
+@pytest.mark.parametrize("base", [(LEAF,), None])
+def test_the_leaf_of_a_base_is_the_last_hash(base) -> None:
+    one = PieceDownload(PIECES, 3, DownloadLimits(ahead=PIECES), base=base)
+    one.donors((A,))
+    assert one.hash_count == PIECES + 1
+    told(one)
+    assert one.complete
+    assert one.base == (LEAF,)
+    assert not one.other_base
+
+
+def test_who_holds_another_base_than_the_stage_learns_it_and_blames_nobody() -> None:
+    one = PieceDownload(
+        PIECES, 3, DownloadLimits(ahead=PIECES), base=(hash_of(b"another revision"),)
+    )
+    one.donors((A,))
+    told(one)
+    assert one.other_base
+    assert not one.complete
+    assert not one.blames()
+
+
+def test_hashes_without_the_leaf_of_a_base_are_a_lie() -> None:
+    one = PieceDownload(PIECES, 3, DownloadLimits(ahead=PIECES), base=(LEAF,))
+    one.donors((A,))
+    told(one, behind=())
+    assert [blame.donor for blame in one.blames()] == [A]
