@@ -1,6 +1,6 @@
 """An adapter on a model of transformers: exact after kills, and what it costs.
 
-    python bench/finetune.py --json finetune.json                  # a tiny llama, random weights
+    python bench/finetune.py --json finetune.json                  # a tiny gpt_neox, random weights
     python bench/finetune.py --model FOLDER --stages 3 --base nf4 --kill-every 5
 
 Two servers a stage (`--replicas`), every process through the real command line, learn prompts and
@@ -42,16 +42,20 @@ from p2pswarm.node.run.run_text import read_corpus, settled
 from p2pswarm.settings.parser import load
 
 COUNTING = Path(__file__).with_name("counting_node.py")
-LLAMA = {
-    "model_type": "llama",
+NEOX = {
+    "model_type": "gpt_neox",
     "vocab_size": 256,
     "hidden_size": 64,
-    "intermediate_size": 160,
+    "intermediate_size": 256,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
     "tie_word_embeddings": False,
 }
+"""A family that computes in the model's dtype: the norms of a llama are float32 always, and round
+what is added in another order to other numbers (1e-10 after 50 steps)."""
 ITEM_BYTES = {"float32": 4, "float64": 8}
 
 
@@ -59,9 +63,9 @@ def model_in(folder: Path, given: Path | None) -> Path:
     """The folder of the model: the one that was named, or a tiny one's."""
     if given is not None:
         return given
-    place = folder / "llama"
+    place = folder / "gpt_neox"
     place.mkdir()
-    (place / "config.json").write_text(json.dumps(LLAMA))
+    (place / "config.json").write_text(json.dumps(NEOX))
     return place
 
 
