@@ -26,7 +26,7 @@ from p2pswarm.models.first_weights import TAG, PortableDraws
 from p2pswarm.models.formats.weight_formats import DTYPES
 from p2pswarm.models.gpt import gpt
 from p2pswarm.models.library.foreign_code import blocks_of, foreign
-from p2pswarm.models.pretrained import PRETRAINED, load_blocks, loaded
+from p2pswarm.models.pretrained import PRETRAINED, load_blocks, published_values
 from p2pswarm.models.registry import Family, family, register
 from p2pswarm.models.scope import full_name, is_frozen, set_scope
 from p2pswarm.models.trainable import (
@@ -155,7 +155,7 @@ def first_values(
         if parameter.requires_grad is trained and not (run.adapter and is_of_adapter(name))
     }
     if run.start == PRETRAINED:
-        yield from loaded(run, block, names)
+        yield from published_values(run, block, names)
         return
     if names:
         there = _with_memory(run, number)

@@ -125,7 +125,7 @@ def load_blocks(run: RunConfig, blocks: Sequence[nn.Module]) -> None:
             parameter.copy_(tensor)
 
 
-def loaded(
+def published_values(
     run: RunConfig, block: nn.Module, names: Collection[str]
 ) -> Iterator[tuple[str, Tensor]]:
     """Some parameters of a block from the files of the run's model, by their names in it."""

@@ -13,11 +13,11 @@ from torch import nn
 
 from p2pswarm.models.base_weights.base_layout import base_tensors, block_root, fill_block, size_of
 from p2pswarm.models.formats.product_modules import (
-    LentMemory,
     PackedEmbedding,
     PackedLinear,
     PackedParameters,
     PackedWeight,
+    ScratchMemory,
 )
 from p2pswarm.models.formats.weight_formats import DTYPES, PlainFormat
 from p2pswarm.settings.config import RunConfig
@@ -34,7 +34,7 @@ class BaseMemory:
         self._tensors = [base_tensors(run, block) for block in blocks]
         sizes = map(size_of, self._tensors)
         self.buffers = [torch.zeros(size, dtype=torch.uint8, device=device) for size in sizes]
-        self._scratch = LentMemory()
+        self._scratch = ScratchMemory()
         self._copies: dict[int, tuple[nn.Parameter, PackedWeight]] = {}
         """What is computed with in another dtype than it is kept in, by where its bytes lie."""
         self.roots: tuple[bytes, ...] = ()

@@ -80,7 +80,7 @@ class FullPrecision(Precision):
         if ends_apart:
             self._take_ends_apart()
         place = flat.params_N.untyped_storage().data_ptr()
-        self.weight_storages = frozenset({place}) | frozen(flat)
+        self.weight_storages = frozenset({place}) | base_storages(flat)
 
     def run(
         self,
@@ -146,7 +146,7 @@ class Bfloat16(Precision):
             self._named[block] = {name: own[p] for name, p in names if p in own}
         self.weight_storages = frozenset(
             x.untyped_storage().data_ptr() for x in (flat.params_N, self._copy_N, *self.parameters)
-        ) | frozen(flat)
+        ) | base_storages(flat)
         self._numbers = {block: number for number, block in enumerate(flat.blocks)}
 
     def _leaf(self, parameter: nn.Parameter, place: Segment) -> Tensor:
@@ -191,7 +191,7 @@ class Bfloat16(Precision):
         return in_dtypes_of(made, self._given[self._numbers[block]])
 
 
-def frozen(flat: FlatParameters) -> frozenset[int]:
+def base_storages(flat: FlatParameters) -> frozenset[int]:
     """The memory of what does not train."""
     return frozenset() if flat.base is None else flat.base.storages
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812  torch's own name for it
 from p2pswarm.models.formats.weight_formats import WeightFormat, dense_values
 
 
-class LentMemory:
+class ScratchMemory:
     """Memory of a stage in which matrices are unpacked, one after another."""
 
     def __init__(self) -> None:
@@ -38,13 +38,13 @@ class PackedWeight:
     format: WeightFormat
     data: Tensor
     shape: tuple[int, ...]
-    scratch: LentMemory
+    scratch: ScratchMemory
 
     def dense(self, dtype: torch.dtype) -> Tensor:
         """The tensor itself, in a dtype."""
         return self.format.unpack(self.data, self.shape, dtype)
 
-    def lent(self, dtype: torch.dtype) -> Tensor:
+    def in_scratch(self, dtype: torch.dtype) -> Tensor:
         """The same in memory that the stage's next product writes anew.
 
         A host takes as long to give new memory to a matrix as to fill it.
@@ -129,7 +129,7 @@ def product_dtype(x: Tensor) -> torch.dtype:
 
 def _unpacked(packed: PackedWeight, dtype: torch.dtype) -> Tensor:
     """A weight for one product; what is compiled may keep it longer."""
-    return packed.dense(dtype) if torch.compiler.is_compiling() else packed.lent(dtype)
+    return packed.dense(dtype) if torch.compiler.is_compiling() else packed.in_scratch(dtype)
 
 
 class _Product(torch.autograd.Function):
