@@ -76,13 +76,18 @@ class WholeBlock(Block):
         """Make the buffers of a block that was made on the meta device."""
 
 
+def trains(block: nn.Module) -> bool:
+    """Return whether some of a block's parameters train."""
+    return any(parameter.requires_grad for parameter in block.parameters())
+
+
 def traced_through(block: nn.Module, x: Tensor) -> Tensor:
     """A value of the shape of `x` that depends on it, and on what trains in a block.
 
     It is no product of both: torch would load its compiler for one on the meta device.
     """
-    trains = any(each.requires_grad for each in block.parameters())
-    return x.new_empty(x.shape, requires_grad=True) if trains and not x.requires_grad else x
+    grows = trains(block) and not x.requires_grad
+    return x.new_empty(x.shape, requires_grad=True) if grows else x
 
 
 def bundle_of(value: Value) -> Bundle:

@@ -1,4 +1,4 @@
 """Low-rank adapters beside frozen weights, with the names, the arithmetic and the files of PEFT.
 
-Entrance: `adapter_targets.settled` and `adapter_modules.add_adapters`.
+Entrance: `adapter_targets.settled`, `lora_modules.add_to_linear`; `models/scope.py` puts them in.
 """

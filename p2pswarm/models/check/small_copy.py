@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.models.base import trains
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.hf_model import BY_LAYER
@@ -133,14 +134,13 @@ def shrunken(run: RunConfig, devices: int = 1) -> RunConfig:
         return _own_model(as_it_is) if large else as_it_is
     stages = min(block_count(model), STAGES_MAX)
     small = dataclasses.replace(run, model=model, batch=batch, stages=stages, cut=())
-    return small if trains(small) else dataclasses.replace(small, **_all_of(small))
+    whole = not run.has_base or _something_trains(small)
+    return small if whole else dataclasses.replace(small, **_all_of(small))
 
 
-def trains(run: RunConfig) -> bool:
-    """Return whether something of the run's model trains."""
+def _something_trains(run: RunConfig) -> bool:
     with torch.device("meta"):
-        blocks = make_blocks(run, range(block_count(run.model)))
-    return any(each.requires_grad for block in blocks for each in block.parameters())
+        return any(map(trains, make_blocks(run, range(block_count(run.model)))))
 
 
 def _all_of(run: RunConfig) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from p2pswarm.base.errors import BadMessage, NotServing, Unusable
+from p2pswarm.models.base import trains
 from p2pswarm.models.blocks import block_count, make_blocks, stage_blocks
 from p2pswarm.models.boundary import Boundary, boundaries
 from p2pswarm.models.dropout import draws
@@ -65,9 +66,8 @@ def check_model(run: RunConfig) -> None:
         stage_blocks(run, stage)
         boundary = boundary_above(run, stage)
         boundary_codecs(run, stage, bundle_spec(boundary))
-        below = blocks[: stage_blocks(run, stage).stop]
-        trains = any(each.requires_grad for block in below for each in block.parameters())
-        if boundary is not None and trains and not boundary.differentiable:
+        learns = any(map(trains, blocks[: stage_blocks(run, stage).stop]))
+        if boundary is not None and learns and not boundary.differentiable:
             raise Unusable(
                 "nothing that crosses between two stages depends on weights, so the blocks below "
                 "could not learn: a block gives whole numbers only, or detaches what it gives"
