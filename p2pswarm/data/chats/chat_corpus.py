@@ -148,6 +148,10 @@ def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _wanted(schema: Any) -> list[str]:
-    """The fields that a row is read by; all where none of them is there."""
-    once = Counter(schema.names)
-    return [name for name in FIELDS if once[name] == 1] or list(schema.names)
+    """The fields that a row is read by; all where none of them is there.
+
+    A name that two columns have is no field: arrow selects neither by it.
+    """
+    counts = Counter(schema.names)
+    once = [name for name in schema.names if counts[name] == 1]
+    return [name for name in FIELDS if name in once] or once

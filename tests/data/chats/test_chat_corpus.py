@@ -156,6 +156,20 @@ def test_which_files_have_chats(tmp_path):
     assert not has_chats(files_of(tmp_path / "c.csv"), "text")
 
 
+@pytest.mark.parametrize("ending", [".parquet", ".arrow"])
+def test_two_columns_of_one_name_are_no_chats_and_the_text_names_them(tmp_path, ending):
+    path = tmp_path / f"a{ending}"
+    columns = [pa.array(["one"]), pa.array(["other"])]
+    table = pa.Table.from_arrays(columns, names=["text", "text"])
+    if ending == ".parquet":
+        pa.parquet.write_table(table, path)
+    else:
+        with pa.ipc.new_stream(str(path), table.schema) as writer:
+            writer.write_table(table)
+
+    assert not has_chats(files_of(path), "text")
+
+
 def test_columns_that_nobody_reads_are_not_read(tmp_path):
     path = parquet(tmp_path / "a.parquet", rows(2))
 
