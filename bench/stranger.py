@@ -62,7 +62,7 @@ from p2pswarm.run.messages.membership import (
 )
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Push, Undelivered
 from p2pswarm.run.messages.run import Manifest, RunOrigin
-from p2pswarm.run.messages.state import AskHashes, AskPiece, FetchPieces, FetchSaved
+from p2pswarm.run.messages.state import AskHashes, AskPiece, FetchBase, FetchPieces, FetchSaved
 from p2pswarm.run.messages.status import AskStatus
 from p2pswarm.run.messages.step import (
     Commit,
@@ -620,6 +620,7 @@ async def half_open(me: Stranger) -> None:
     openings: list[Message] = [
         FetchPieces(me.run, 0),
         FetchPieces(me.run, 1),
+        FetchBase(me.run, 0),
         FetchRecords(me.run, 0),
         FetchSaved(me.run, 0),
         Shard(me.run, 0, 1, False, 0, meta),
@@ -633,7 +634,7 @@ async def half_open(me: Stranger) -> None:
             with me.counting():
                 async with me.stack.rpc.open_stream(to, opening, None) as stream:
                     me.answers["streams"] += 1
-                    if isinstance(opening, FetchPieces):
+                    if isinstance(opening, FetchPieces | FetchBase):
                         await stream.send(AskHashes(FAR, 1))
                         await stream.send(AskPiece(2**31, FAR, 2))
                     await stream.receive()

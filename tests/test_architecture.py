@@ -127,6 +127,7 @@ SHELL = frozenset(
         "run/state/base.py",
         "run/state/donor.py",
         "run/state/piece_download_io.py",
+        "run/state/frozen_state.py",
         "run/state/host_state.py",
         "run/state/version_reader.py",
         "server/forwarder.py",

@@ -84,6 +84,11 @@ def offer_served(run: RunConfig, serve: ServeConfig) -> None:
         offer_named(run)
 
 
+def has_files(run: RunConfig) -> bool:
+    """Return whether the run's first weights can be made here: drawn, or read from known files."""
+    return run.start != PRETRAINED or run.model.weights in _files
+
+
 def offer_base(run: RunConfig, place: str | Path | None) -> None:
     """Make known the weights that a trained model's base is made of; `place`: as its user says.
 

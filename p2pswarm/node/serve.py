@@ -29,7 +29,7 @@ from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.models.compute.stage_emulator import emulated_engine
 from p2pswarm.models.compute.torch_device import DeviceLost, computing
 from p2pswarm.models.compute.torch_weights import torch_engine
-from p2pswarm.models.pretrained import offer, offer_served
+from p2pswarm.models.pretrained import has_files, offer, offer_served
 from p2pswarm.models.registry import check_package, trust
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
@@ -53,6 +53,7 @@ from p2pswarm.run.chain.memory_file import RECORDS_KEPT, MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES
 from p2pswarm.run.manifest import RunIdentity, RunOffer
 from p2pswarm.run.router import Router
+from p2pswarm.run.state.base_files import BaseFolder
 from p2pswarm.run.state.partial_state import PartialFolder
 from p2pswarm.server.devices.device_choice import (
     devices_of,
@@ -301,6 +302,7 @@ def stage_server(
             serve.checkpoints, serve.checkpoint_targets, serve.checkpoint_mib * MIB
         ),
         partials=kept_pieces(stack.config.state),
+        bases=kept_blocks(stack.config.state),
     )
     return StageServer(context)
 
@@ -312,6 +314,7 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
         return emulated_engine(run, stage, serve.emulated_forward_s, time.sleep)
     trust(serve.packages)
     offer_served(run, serve)
+    draws = has_files(run) or not run.has_base  # else its weights, too, come from members
     check_once(run)
     if len(devices := devices_of(serve.device)) > 1:
         if run.has_base:
@@ -340,7 +343,7 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
         room_bytes(free, engine_bytes),
         serve.recompute,
     )
-    return torch_engine(run, stage, device, graphs, compiles=serve.compiled)
+    return torch_engine(run, stage, device, graphs, compiles=serve.compiled, draws=draws)
 
 
 def check_codecs(run: RunConfig, device: torch.device) -> None:
@@ -383,6 +386,15 @@ def kept_pieces(state: Path | None) -> PartialFolder | None:
     if state is None:
         return None
     folder = PartialFolder(state)
+    folder.remove_old(time.time())
+    return folder
+
+
+def kept_blocks(state: Path | None) -> BaseFolder | None:
+    """Return where frozen weights are kept that came from members."""
+    if state is None:
+        return None
+    folder = BaseFolder(state)
     folder.remove_old(time.time())
     return folder
 

@@ -19,6 +19,7 @@ from p2pswarm.run.messages.field_limits import PathCounts
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.router import Router
 from p2pswarm.run.state.base import BackgroundThread, at_once
+from p2pswarm.run.state.base_files import BaseFolder
 from p2pswarm.run.state.partial_state import PartialFolder
 from p2pswarm.run.state.version_reader import WINDOW_BYTES
 from p2pswarm.server.boundary_cache import KEPT_BYTES
@@ -79,6 +80,8 @@ class ServerContext:
     """Memory for what was given to the stages beside this one, until the step is decided."""
     partials: PartialFolder | None = None
     """The folder of pieces of weights that are on their way; None: only in memory."""
+    bases: BaseFolder | None = None
+    """The folder of frozen weights that came from members; None: only in memory."""
     cards: MemberCards = NO_CARDS
     """The known addresses of peers."""
     free_bytes: Callable[[], int | None] = lambda: None

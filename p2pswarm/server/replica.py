@@ -24,6 +24,7 @@ from p2pswarm.run.averaging.round import RoundId
 from p2pswarm.run.averaging.stage_averaging import StageAveraging
 from p2pswarm.run.messages.step import Commit, Reduce, Reduced, TiedReduced
 from p2pswarm.run.state.base import BackgroundThread, Snapshot, at_once
+from p2pswarm.run.state.frozen_state import FrozenState
 from p2pswarm.run.state.piece_download import DownloadLimits, PieceDownload, Placement
 from p2pswarm.run.state.version_reader import WINDOW_BYTES, VersionReader
 from p2pswarm.server.commit_log import (
@@ -63,13 +64,14 @@ class Loading:
         changing: Callable[[], AbstractAsyncContextManager[None]],
         overwrites: Callable[[], None],
         since: int,
+        base: Sequence[bytes] | None,
     ) -> None:
         """`lock` is the replica's; `changing` keeps out those who read its memory.
 
-        `overwrites` is called before a piece takes the place of what the memory holds.
+        `overwrites` is called before a piece takes the place of what the memory holds. `base`: as
+        `PieceDownload` has it.
         """
         self._state = state = engine.state
-        base = base_leaves(engine.weights.base_roots)
         self.rules = PieceDownload(state.pieces, since, base=base)
         self.moved = Signal()
         self._compute, self._aside = compute, aside
@@ -81,6 +83,8 @@ class Loading:
     def is_enough(self) -> bool:
         """Return whether the pieces can be worked with: all are here, proved as far as possible."""
         rules = self.rules
+        if rules.base is None:  # what is frozen is fetched next, and only a proof names it
+            return False
         return rules.complete or (rules.whole and not rules.provable)
 
     def piece_bytes(self, piece: int) -> int:
@@ -233,6 +237,8 @@ class Replica:
         self._compute = compute
         self._background = background or compute
         self._aside = aside
+        self.base = None if engine.base is None else FrozenState(engine.base, aside)
+        """What is frozen, if the run has some."""
         self.log = CommitLog()
         """The version in memory, and what may follow it."""
         self._lock = asyncio.Lock()
@@ -302,7 +308,7 @@ class Replica:
             if not keep:
                 await self._digest.settled()
             kept = self.log.keep_sum(since) if keep_sum else None
-            first = self.log.begin(since, keep=keep)
+            first = self.log.begin(since, keep=keep, draws=self.engine.draws)
             draw = first is FirstWeights.DRAWN
             await to_its_end(self._reset(since, draw=draw, keep=keep, keep_sum=keep_sum))
             self._load_from(since, agreed, fetched=first is FirstWeights.FETCHED)
@@ -493,8 +499,15 @@ class Replica:
                 self.reader.changing,
                 self.log.overwritten,
                 since,
+                self._base_leaf(),
             )
         self.loading.agreed(since, agreed)
+
+    def _base_leaf(self) -> tuple[bytes, ...] | None:
+        """The leaf of what is frozen here, if the run has some; None: it is not here yet."""
+        if self.base is not None and not self.base.whole:
+            return None
+        return base_leaves(self.engine.weights.base_roots)
 
     async def _install(self, version: int, pieces: list[list[memoryview]]) -> None:
         def write() -> None:

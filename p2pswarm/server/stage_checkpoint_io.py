@@ -72,9 +72,14 @@ class Checkpointing:
                     return message
 
     async def load(self, version: int) -> None:
-        """Load the state of `version` from a checkpoint, if it still counts; else ask others."""
+        """Load the state of `version` from a checkpoint, if it still counts; else ask others.
+
+        Who lacks the frozen weights under it asks others for both.
+        """
         replica = self._replica
         if replica.version is not None or replica.log.needed != version:
+            return
+        if replica.base is not None and not replica.base.whole:
             return
         try:
             async with asyncio.timeout(TOLD_S):

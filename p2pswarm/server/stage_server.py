@@ -21,7 +21,7 @@ from p2pswarm.run.member_cards import learn_all
 from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.membership import Assigned, Leaving, PrepareStage, View, WillLeave
 from p2pswarm.run.messages.microbatch import Push
-from p2pswarm.run.messages.state import FetchPieces
+from p2pswarm.run.messages.state import FetchBase, FetchPieces
 from p2pswarm.run.messages.step import CannotAverage, Commit, Committed, Fence, Reduce, Shard
 from p2pswarm.run.messages.trainers import Alive
 from p2pswarm.run.peer_health import AVERAGING_SILENT_S, AVERAGING_WAIT_S
@@ -34,7 +34,7 @@ from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.member_session_io import SessionParts, join_of, session_parts
 from p2pswarm.server.orders_io import Preparation
 from p2pswarm.server.replica import Replica
-from p2pswarm.server.weights_download import fetch_saved, fetch_weights, make_replica
+from p2pswarm.server.weights_download import fetch_saved, fetch_weights, keep_base, make_replica
 
 log = logging.getLogger(__name__)
 NOTHING = PrepareStage(None)
@@ -57,6 +57,8 @@ class StageServer:
         self._context = context
         self._replica: Replica | None = None
         self._donor: Donor | None = None
+        self._base_donor: Donor | None = None
+        """Of what is frozen, if the run has some."""
         self._session: SessionParts | None = None
         self._former: SessionParts | None = None
         """Of the session that has ended, until its sum is closed."""
@@ -73,6 +75,7 @@ class StageServer:
         rpc.serve_stream(Push, self._push)
         rpc.serve_stream(Shard, self._shard)
         rpc.serve_stream(FetchPieces, self._fetch_pieces)
+        rpc.serve_stream(FetchBase, self._fetch_base)
         rpc.serve_unary(Fence, self._fence)
         rpc.serve_unary(Reduce, self._reduce)
         rpc.serve_unary(Commit, self._commit)
@@ -172,7 +175,7 @@ class StageServer:
         """Keep one stream with a trainer, from `Join` to its end."""
         context, replica = self._context, self._replica
         if self._former is not None and (prepared := await self._former.prepared()) is not None:
-            self._replica, self._donor = prepared, Donor(prepared)
+            self._take(prepared)
             replica = prepared
         former, self._former = self._former, None
         if former is not None and former.replica is replica:
@@ -208,7 +211,7 @@ class StageServer:
         before = None if replica is None else replica.stage
         if replica is None or before != assigned.stage:
             # free its memory before the new one's is allocated
-            replica = self._replica = self._donor = None
+            replica = self._replica = self._donor = self._base_donor = None
             try:
                 engine = await context.compute(lambda: context.make_engine(assigned.stage))
             except SwarmError as error:
@@ -216,9 +219,14 @@ class StageServer:
                 if before is not None:
                     self._context = replace(context, stage=before)  # it goes back, and stays
                 raise (Unusable if before is None else LinkLost)(why) from error
-            replica = self._replica = make_replica(context, assigned.stage, engine)
-            self._donor = Donor(replica)
+            replica = make_replica(context, assigned.stage, engine)
+            self._take(replica)
         return replica
+
+    def _take(self, replica: Replica) -> None:
+        """Serve a stage's weights, and give them to newcomers."""
+        self._replica, self._donor = replica, Donor(replica)
+        self._base_donor = None if replica.base is None else Donor(replica.base)
 
     async def _serve(self, stream: Stream, trainer: Contact, assigned: Assigned) -> None:
         """Serve one session; raises a group of the errors that ended it."""
@@ -242,6 +250,8 @@ class StageServer:
                 tasks.create_task(self._tell(stream, parts, lifecycle))
                 tasks.create_task(parts.tell_states())
                 tasks.create_task(parts.worker.work())
+                if replica.base is not None:
+                    tasks.create_task(keep_base(self._context, replica.base))
                 await self._load(parts, assigned, kept)
                 lifecycle.loaded()
                 self._sessions += 1
@@ -335,12 +345,23 @@ class StageServer:
             await parts.averaging.shard(stream, shard)
 
     async def _fetch_pieces(self, stream: Stream, request: FetchPieces) -> None:
+        self._require_newcomer(stream, request)
+        assert self._donor is not None, "there is a replica"
+        await self._donor.serve(stream)
+
+    async def _fetch_base(self, stream: Stream, request: FetchBase) -> None:
+        self._require_newcomer(stream, request)
+        if self._base_donor is None:
+            raise NotServing("nothing of this run is frozen")
+        await self._base_donor.serve(stream)
+
+    def _require_newcomer(self, stream: Stream, request: FetchPieces | FetchBase) -> None:
+        """Refuse who asks for another stage, and who is neither a member nor the trainer."""
         session = self._serving(request.run).session
         if self._donor is None or request.stage != session.scheduler.stage:
             raise NotServing(f"stage {request.stage} is not here")
         if stream.peer != session.trainer.peer and session.members.find(stream.peer.raw) is None:
             raise Busy("only members of the run may ask this", STRANGER_S)
-        await self._donor.serve(stream)
 
     async def _fence(self, peer: object, fence: Fence) -> Message:
         parts = await self._ordered(peer, fence.run)

@@ -4,7 +4,7 @@ Source:  docs/state.md.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from p2pswarm.base.errors import NotSaved
@@ -12,11 +12,14 @@ from p2pswarm.base.ids import Contact
 from p2pswarm.models.compute.base import Engine, part_sizes
 from p2pswarm.run.averaging.base import Compute
 from p2pswarm.run.member_view import MemberView
-from p2pswarm.run.messages.state import FetchPieces, FetchSaved
+from p2pswarm.run.messages.state import FetchBase, FetchPieces, FetchSaved
+from p2pswarm.run.state.frozen_state import NO_VERSION, FrozenState
 from p2pswarm.run.state.partial_state import PartialFile
 from p2pswarm.run.state.piece_download_io import Download
 from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.replica import Loading, Replica
+
+GB = 1e9
 
 
 def make_replica(context: ServerContext, stage: int, engine: Engine) -> Replica:
@@ -39,6 +42,10 @@ async def fetch_weights(
         download = Download(context.rpc, opening, loading)
         donors = partial(members.donors, replica.stage, me)
         await download.run(donors, loading.is_enough)
+        if (frozen := replica.base) is not None and not frozen.whole:
+            assert loading.rules.base, "the state is proved, and names what is frozen"
+            (leaf,) = loading.rules.base
+            await fetch_base(context, frozen, replica.stage, leaf, donors)
         await replica.loaded()
 
 
@@ -55,6 +62,49 @@ async def fetch_saved(
         return loading.is_enough() or bool(members.donors(replica.stage, me))
 
     await Download(context.rpc, opening, loading).run(lambda: (trainer,), enough)
+
+
+async def fetch_base(
+    context: ServerContext,
+    base: FrozenState,
+    stage: int,
+    leaf: bytes,
+    donors: Callable[[], Sequence[Contact]],
+) -> None:
+    """Fetch the frozen weights of a stage until they are whole; `leaf`: what the stage agrees on.
+
+    Begins with what is here, of a session before or on the disk.
+    """
+    base.rules.rejoined(NO_VERSION)
+    base.rules.agreed(NO_VERSION, leaf)
+    if context.bases is not None and (found := await base.look_up(context.bases)):
+        context.say(
+            f"stage {stage}: {found} of {base.pieces} pieces of its frozen weights taken from the "
+            "folder `state`"
+        )
+    if not base.rules.complete:
+        context.say(
+            f"stage {stage}: its frozen weights, {base.size_bytes / GB:.1f} GB, come from members: "
+            "the model's files are not here"
+        )
+    download = Download(context.rpc, FetchBase(context.run_id, stage), base)
+    await download.run(donors, lambda: base.rules.complete)
+    await base.use(context.compute, leaf)
+
+
+async def keep_base(context: ServerContext, base: FrozenState) -> None:
+    """Keep on disk what comes of frozen weights, as long as a session lasts."""
+    folder = context.bases
+    if folder is None or folder.refused:
+        return
+    try:
+        await base.keep(folder, context.background or context.compute)
+    except NotSaved as error:
+        folder.refused = True
+        context.say(
+            f"{error}: the frozen weights are kept in memory alone; free some space, or name "
+            "another folder as `state`"
+        )
 
 
 class PieceKeeping:

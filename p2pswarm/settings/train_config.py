@@ -58,6 +58,9 @@ class TrainConfig:
     """A .csv file that grows with each step, or a folder for TensorBoard; empty: none."""
     wandb: Annotated[str, Wandb()] = ""
     """The same curves at Weights & Biases: a project there, or PROJECT/NAME; empty: none."""
+    verify_base: bool = True
+    """Read the model's files whole, to prove which server's frozen weights are right; false: what
+    most servers of a stage say stands (docs/bases.md)."""
     standby: bool = False
     """Found no run: stand by for one of the same settings and text, and lead it when needed."""
     closed: bool = False

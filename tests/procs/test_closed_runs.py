@@ -32,7 +32,7 @@ BY_TRAINERS = BY_ALL | {
     *("Prepare", "Propose", "Heartbeat", "HandOver", "FetchRecords"),
 }
 BY_SERVERS = BY_ALL | {
-    *("Push", "Shard", "FetchPieces", "Fence", "Reduce", "Commit", "StillThere"),
+    *("Push", "Shard", "FetchPieces", "FetchBase", "Fence", "Reduce", "Commit", "StillThere"),
 }
 
 

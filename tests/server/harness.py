@@ -88,12 +88,15 @@ class Swarm:
         background=None,
         keep_bytes: int | GraphLimits = 1 << 30,
         partials=None,
+        bases=None,
         stage: int | None = None,
+        draws: bool = True,
     ) -> StageServer:
         who = peer(number)
 
         def make_engine(stage: int):
-            engine = torch_engine(self.config, stage, torch.device("cpu"), keep_bytes, PIECE_VALUES)
+            cpu = torch.device("cpu")
+            engine = torch_engine(self.config, stage, cpu, keep_bytes, PIECE_VALUES, draws=draws)
             self.engines.setdefault(who.raw, []).append(engine)
             return engine
 
@@ -110,6 +113,7 @@ class Swarm:
             say=lambda line: self.said.append((who.raw, line)),
             background=background,
             partials=partials,
+            bases=bases,
             stage=stage,
         )
         server = self.servers[who.raw] = StageServer(context)

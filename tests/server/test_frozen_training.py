@@ -130,7 +130,7 @@ def test_a_newcomer_whose_files_are_of_another_revision_is_told_so(monkeypatch) 
         engine = torch_engine(*given, **also)
         base = engine.weights._flat.base
         base.buffers[0][0] ^= 1
-        base.changed()
+        base.use()
         return engine
 
     async def main():

@@ -6,7 +6,9 @@ block is good in any stage. The root of a block is the hash of its pieces' hashe
 Shapes:  bytes are uint8, one buffer for each block.
 """
 
+import dataclasses
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,10 +21,14 @@ from p2pswarm.models.formats.weight_formats import WeightFormat, aligned, format
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.codecs.tensor_pool import on_host
+from p2pswarm.tensors.flat_layout import Span
 from p2pswarm.tensors.state_tree import root_of
 
 PIECE_BYTES = 4 << 20  # 0.2 s at 200 Mbit/s
 THREADS = 8  # as for the state's hashes
+KEY_TAG = b"p2pswarm-base-block-1:"
+OF_TEXT = ("folder", "tokenizer", "document_end", "documents", "router_loss")
+"""The settings of a model on which no weight depends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,7 @@ def base_roots(run: RunConfig, numbers: range) -> Iterator[bytes]:
         tensors = base_tensors(run, block)
         data = torch.zeros(size_of(tensors), dtype=torch.uint8)
         fill_block(run, number, block, tensors, data)
-        yield block_root(data)
+        yield root_of(block_hashes(data))
 
 
 def _shapes(run: RunConfig, numbers: range) -> list[nn.Module]:
@@ -90,11 +96,36 @@ def _shapes(run: RunConfig, numbers: range) -> list[nn.Module]:
         return make_blocks(run, numbers)
 
 
-def block_root(data: Tensor) -> bytes:
-    """The root of a block's bytes, on any device."""
+def base_spans(size: int) -> list[Span]:
+    """The pieces of a block of `size` bytes."""
+    return [(start, min(start + PIECE_BYTES, size)) for start in range(0, size, PIECE_BYTES)]
 
-    def hashed(start: int) -> bytes:
-        return hashlib.sha256(bytes_of(on_host(data[start : start + PIECE_BYTES]))).digest()
+
+def block_hashes(data: Tensor) -> tuple[bytes, ...]:
+    """The hash of each piece of a block's bytes, on any device."""
+
+    def hashed(span: Span) -> bytes:
+        start, stop = span
+        return hashlib.sha256(bytes_of(on_host(data[start:stop]))).digest()
 
     with ThreadPoolExecutor(THREADS) as pool:
-        return root_of(pool.map(hashed, range(0, len(data), PIECE_BYTES)))
+        return tuple(pool.map(hashed, base_spans(len(data))))
+
+
+def block_key(run: RunConfig, number: int) -> str:
+    """A name for what a block's bytes are made of: runs that share it may share the bytes.
+
+    It names no content, because a local folder's files have none in the manifest: whoever reads
+    bytes by this name proves them by the root that the run's members agree on.
+    """
+    model = dataclasses.asdict(run.model)
+    made_of = {
+        "model": {name: value for name, value in model.items() if name not in OF_TEXT},
+        "start": run.start,
+        "seed": run.seed if run.start == "random" else None,
+        "base": run.base,
+        "frozen": run.frozen,
+        "train": run.adapter.train if run.adapter is not None else None,
+        "block": number,
+    }
+    return hashlib.sha256(KEY_TAG + json.dumps(made_of, sort_keys=True).encode()).hexdigest()

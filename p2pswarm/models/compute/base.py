@@ -22,6 +22,7 @@ from torch import Tensor
 from p2pswarm.base.errors import Refused
 from p2pswarm.models.base import Bundle
 from p2pswarm.run.averaging.base import Sums
+from p2pswarm.run.state.base import FrozenWeights
 from p2pswarm.tensors.codecs.bundle import BundleSpec
 
 Key = tuple[int, int]
@@ -234,6 +235,10 @@ class Engine:
 
     A step t is computed with version t-1 of the weights, and the newest version of state t is that
     of step t+1 (docs/delay.md)."""
+    base: FrozenWeights | None = field(default=None, kw_only=True)
+    """What is frozen, if the run has some."""
+    draws: bool = field(default=True, kw_only=True)
+    """It can make version 0 and what is frozen; else these come from members that can."""
 
     def of_step(self, step: int) -> Stage:
         """Return what computes the microbatches of a step."""

@@ -185,10 +185,12 @@ class FlatParameters:
         device: torch.device,
         zeros_for: Callable[[str, torch.dtype, int], Tensor] | None = None,
         even: "FlatParameters | None" = None,
+        *,
+        fills: bool = True,
     ) -> None:
         """`zeros_for`: makes the buffer of a name, dtype and length elsewhere than on `device`.
 
-        `even`: the half of even steps, if this is that of odd ones.
+        `even`: the half of even steps, if this is that of odd ones. `fills`: make what is frozen.
         """
         self.blocks = bare_blocks(run, numbers, device)
         self.numbers = numbers
@@ -196,11 +198,10 @@ class FlatParameters:
         """Whether second moments are kept of all parameters, also where the optimizer needs none:
         the grid of sums is read from them."""
         self._run = run
-        self.base = self._base(device, even)
+        self.base = self._base(device, even, fills=fills)
         """What is frozen; with a delay both halves have the same."""
         self.layout = layout = block_layout(run, numbers, self.blocks)
-        frozen = frozen_names(self.blocks)
-        self.segments = self._segments(frozen)
+        self.segments = self._segments(frozen := frozen_names(self.blocks))
         self.tied = self._tied()
         """The place of a tensor that the stage at the other end of a tied model has as well."""
 
@@ -242,12 +243,15 @@ class FlatParameters:
         elif self.former_N is not None:
             self.halves = FlatParameters(run, numbers, device, zeros_for, self).halves
 
-    def _base(self, device: torch.device, even: "FlatParameters | None") -> BaseMemory | None:
+    def _base(
+        self, device: torch.device, even: "FlatParameters | None", *, fills: bool
+    ) -> BaseMemory | None:
         if not self._run.has_base:
             return None
         if even is None or even.base is None:
             base = BaseMemory(self._run, self.numbers, self.blocks, device)
-            base.fill()
+            if fills:
+                base.fill()
             return base
         even.base.bind(self.blocks)
         return even.base

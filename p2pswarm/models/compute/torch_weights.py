@@ -231,14 +231,16 @@ def torch_engine(
     piece_values: int = PIECE_VALUES,
     *,
     compiles: bool = False,
+    draws: bool = True,
 ) -> Engine:
     """Stage `stage` of a run on `device`; `graphs`: what they may take, as `TorchStage` has it.
 
     All servers of a run need the same `piece_values`. `compiles`: run the blocks compiled.
+    `draws`: version 0 and what is frozen can be made here; else these come from members.
     """
     takes, gives = engine_bundles(run, stage)
     with setting_up(stage):
-        flat = FlatParameters(run, stage_blocks(run, stage), device)
+        flat = FlatParameters(run, stage_blocks(run, stage), device, fills=draws)
         weights = TorchWeights(run, flat, piece_values)
     precisions = [
         compiled_precision(run, stage, half) if compiles else precision_of(run, half)
@@ -250,4 +252,7 @@ def torch_engine(
         TorchStage(run, stage, half, kept, precision)
         for half, precision in zip(flat.halves, precisions, strict=True)
     ]
-    return Engine(stages[0], weights, weights.state, takes, gives, *stages[1:])
+    ends = takes, gives
+    return Engine(
+        stages[0], weights, weights.state, *ends, *stages[1:], base=flat.base, draws=draws
+    )

@@ -111,16 +111,18 @@ def _genesis(first: CommitRecord, microbatches: int, manifest: CheckpointManifes
     return genesis.after(first.step, first.prev)
 
 
-def proof_of(run: RunIdentity, source: ResumedFrom | None) -> Proof:
+def proof_of(run: RunIdentity, source: ResumedFrom | None, *, verify_base: bool = True) -> Proof:
     """Return how the states that a run begins with are proved; `source`: its checkpoint, if it has
     one.
+
+    `verify_base`: also of frozen weights, which takes all of the model's files.
     """
     if run.origin is None:
-        return lambda stage: drawn_state(run.config, stage)
+        return lambda stage: drawn_state(run.config, stage, verify_base=verify_base)
     return lambda stage: saved_state(run.config, stage, source)
 
 
-def drawn_state(run: RunConfig, stage: int) -> Iterator[bytes]:
+def drawn_state(run: RunConfig, stage: int, *, verify_base: bool = True) -> Iterator[bytes]:
     """Make the digest of what a stage draws from the seed, in steps: the last value is it.
 
     A model of one's own may draw by other functions than those that give the same bits on every
@@ -128,6 +130,8 @@ def drawn_state(run: RunConfig, stage: int) -> Iterator[bytes]:
     """
     if run.model.family != PORTABLE and run.start != PRETRAINED:
         raise Unusable(f"family {run.model.family!r} may draw otherwise on other processors")
+    if run.has_base and run.start == PRETRAINED and not verify_base:
+        raise Unusable("train.verify_base is off, so what most servers of the stage say stands")
     yield from first_state(run, stage)
 
 

@@ -37,6 +37,18 @@ class FetchSaved(Message):
     stage: Stage
 
 
+@message(138)
+@dataclass(frozen=True, slots=True)
+class FetchBase(Message):
+    """Opens the stream on which a newcomer asks for the frozen weights of a stage.
+
+    Their pieces have no version, which is 0 in all that is said of them.
+    """
+
+    run: RunId
+    stage: Stage
+
+
 @message(89)
 @dataclass(frozen=True, slots=True)
 class AskPiece(Message):

@@ -1,6 +1,6 @@
 """What donors and newcomers share: a thread for copies, and the state of one version."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -30,3 +30,34 @@ class BackgroundThread(Protocol):
 async def at_once(work: Callable[[], T]) -> T:
     """Do the work here: an `BackgroundThread` for virtual time."""
     return work()
+
+
+class FrozenWeights(Protocol):
+    """What is frozen of a stage, piece by piece; once it is here it never changes."""
+
+    pieces: int
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """A name for what the bytes of each block are made of: the same in any cut."""
+
+    def block_of(self, piece: int) -> int:
+        """Return which block of the stage a piece is of, from 0."""
+
+    def piece_bytes(self, piece: int) -> int:
+        """The size of a piece."""
+
+    def read(self, piece: int) -> memoryview:
+        """Copy a piece."""
+
+    def write(self, piece: int, data: memoryview) -> None:
+        """Put a piece in its place; raises BadMessage if it does not fit."""
+
+    def hashes(self) -> tuple[bytes, ...]:
+        """The hash of each piece of what `use` has taken; none before."""
+
+    def leaf(self, hashes: Sequence[bytes]) -> bytes:
+        """The leaf of a stage whose pieces have these hashes (`tensors/state_tree.py`)."""
+
+    def use(self) -> None:
+        """Compute with what is here now."""

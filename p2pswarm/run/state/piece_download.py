@@ -12,15 +12,16 @@ committed meanwhile is kept, and applied when the piece is here.
 
 A piece is proved by the hashes of all pieces of its version, and those by their root, the digest
 that the stage agrees on. It may be placed, and follow commits, before it is proved. Where the run
-freezes weights, the last hash is the leaf of the stage's base (`tensors/state_tree.py`): who holds
-another base than the stage can go no further.
+freezes weights, the last hash is the leaf of the stage's base (`tensors/state_tree.py`): who read
+another base from files than the stage has can go no further, and who has none yet knows what to
+fetch. That is a download of its own, of pieces that have no version: 0 in all that is said here.
 
 Units:   seconds on the caller's clock; version v = state after v commits.
 Errors:  ValueError for a commit out of order; a donor that gives what it should not is blamed.
 Source:  docs/state.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from p2pswarm.tensors.state_tree import root_of
@@ -121,10 +122,12 @@ class PieceDownload:
         since: int,
         limits: DownloadLimits | None = None,
         base: Sequence[bytes] | None = (),
+        root: Callable[[Sequence[bytes]], bytes] = root_of,
     ) -> None:
         """`since`: the first step whose reduction and commit reach the newcomer.
 
         `base`: the leaf of the frozen weights here, if the run has some; None: any may come.
+        `root`: makes the digest that is agreed on from the hashes.
         """
         self.version = since
         """The version that whole pieces are of: all commits before it were told."""
@@ -134,6 +137,7 @@ class PieceDownload:
         self.other_base = False
         """True if the stage agrees on another base than lies here."""
         self._limits = limits or DownloadLimits()
+        self._root = root
         self._coming: dict[int, _Coming] = {}
         self._held: dict[int, _Held] = {}
         self._donors: tuple[bytes, ...] = ()
@@ -155,6 +159,11 @@ class PieceDownload:
     def hash_count(self) -> int:
         """How many hashes a version has."""
         return self.pieces + (1 if self.base is None else len(self.base))
+
+    @property
+    def proved(self) -> frozenset[int]:
+        """The pieces that are here, whose bytes are known to be right."""
+        return frozenset(piece for piece, held in self._held.items() if held.unproved is None)
 
     @property
     def begun(self) -> bool:
@@ -391,7 +400,7 @@ class PieceDownload:
 
     def _judge_hashes(self, donor: bytes, version: int, hashes: tuple[bytes, ...]) -> None:
         """Prove the pieces of a version by their hashes, if those have the agreed root."""
-        if len(hashes) != self.hash_count or root_of(hashes) != self._digests[version]:
+        if len(hashes) != self.hash_count or self._root(hashes) != self._digests[version]:
             self._blame(donor, f"its hashes of version {version} do not have the agreed digest")
             return
         behind = hashes[self.pieces :]

@@ -16,7 +16,14 @@ from p2pswarm.base.exception_group import cause_of, raising_cause
 from p2pswarm.base.ids import Contact
 from p2pswarm.base.signal import Signal
 from p2pswarm.net.rpc.base import Arrival, Rpc, Stream
-from p2pswarm.run.messages.state import AskHashes, AskPiece, FetchPieces, FetchSaved, StateOffer
+from p2pswarm.run.messages.state import (
+    AskHashes,
+    AskPiece,
+    FetchBase,
+    FetchPieces,
+    FetchSaved,
+    StateOffer,
+)
 from p2pswarm.run.state.piece_download import HashesWanted, PieceDownload, PieceWanted
 
 log = logging.getLogger(__name__)
@@ -46,7 +53,12 @@ class StateInDownload(Protocol):
 class Download:
     """Fills the memory of one stage from several donors; `run` it once in each session."""
 
-    def __init__(self, rpc: Rpc, opening: FetchPieces | FetchSaved, state: StateInDownload) -> None:
+    def __init__(
+        self,
+        rpc: Rpc,
+        opening: FetchPieces | FetchSaved | FetchBase,
+        state: StateInDownload,
+    ) -> None:
         self._rpc = rpc
         self._opening = opening
         self._state = state

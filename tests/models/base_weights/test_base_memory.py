@@ -58,7 +58,7 @@ def test_another_base_is_another_digest() -> None:
     before = first.digest()
     first.base.buffers[2][5] ^= 1
     assert first.digest() == before  # it is hashed once
-    first.base.changed()
+    first.base.use()
     assert first.digest() != before
 
 

@@ -120,3 +120,13 @@ def test_first_weights_of_a_model_of_ones_own_are_not_proved():
 
     with pytest.raises(Unusable, match="family 'mine' may draw otherwise"):
         last(proof_of(run, None)(0))
+
+
+def test_frozen_weights_are_read_to_be_proved_unless_the_trainer_says_otherwise():
+    frozen = replace(SHORT, start="pretrained", frozen=("blocks.0.*",))
+    run = RunIdentity(frozen, b"t" * 32, b"n" * 16, b"f" * 32)
+
+    with pytest.raises(Unusable, match="what most servers of the stage say stands"):
+        last(proof_of(run, None, verify_base=False)(0))
+    with pytest.raises(Unusable, match="pretrained weights"):
+        last(proof_of(run, None)(0))
