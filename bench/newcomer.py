@@ -26,7 +26,12 @@ missing, and is shown beside what came. If a step has ended in between, all come
 that ends later a reduced gradient comes, a third of the state. So to see only what was missing, a
 step has to take longer than the download and two starts.
 
+With `--adapter RANK` the run trains adapters on a frozen llama of random weights, in a folder. The
+donors read its files, and the newcomer has none: so what it fetches is base and state together, and
+its second life takes the base from its folder.
+
     python bench/newcomer.py --d-model 512 --layers 4 --json newcomer.json
+    python bench/newcomer.py --d-model 512 --layers 8 --adapter 16 --base nf4 [--kill-newcomer]
     python bench/newcomer.py --d-model 1024 --layers 7 --gpu 10 --microbatches 12 --kill-newcomer
 """
 
@@ -36,11 +41,14 @@ import json
 import re
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
+import torch
 from proc import memory_bytes
 from results import command_line, write_json
 from swarm_processes import (
@@ -55,18 +63,23 @@ from swarm_processes import (
     events,
     swarm,
 )
+from transformers import LlamaConfig, LlamaForCausalLM
 from waiting_node import FAMILY
 from wan_lab import Lab, LabUnavailable, add_link_options, carried_bytes, link_of
 
+from p2pswarm.models.base_weights.base_layout import PIECE_BYTES, base_bytes
+from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.model_source import resolved
 from p2pswarm.node.run.weights_file import state_sizes
 from p2pswarm.progress.events import Event, Stepped
 from p2pswarm.run.state.host_state import StateSize
-from p2pswarm.settings.config import ModelConfig, RunConfig
+from p2pswarm.settings.parser import load
 from p2pswarm.tensors.state_tree import PIECE_VALUES
 
 WAITING = (sys.executable, str(ROOT / "bench" / "waiting_node.py"))
 SAMPLE_S = 0.1
-RESTORED = re.compile(r"taken from the folder `state`: (\d+)")
+RESTORED = re.compile(r"pieces of the weights taken from the folder `state`: (\d+)")
+FROZEN = re.compile(r"(\d+) of \d+ pieces of its frozen weights taken from the folder `state`")
 BEGUN_BYTES = 1_000_000  # of the download: the link to the trainer carries less
 MB = 1e6
 
@@ -76,6 +89,7 @@ class Measured:
     """One download."""
 
     state_bytes: int
+    """Of weights and moments, and of what is frozen."""
     came_bytes: int
     """From the donors, as the links counted: headers and gradients included."""
     seconds: float
@@ -143,6 +157,8 @@ class Said:
         """When it began to serve."""
         self.restored = 0
         """The pieces that it took from its folder."""
+        self.frozen = 0
+        """Those of frozen weights."""
         threading.Thread(target=self._listen, args=(lines,), daemon=True).start()
 
     def _listen(self, lines: Iterator[str]) -> None:
@@ -152,6 +168,8 @@ class Said:
                     self.serving_s = time.monotonic()
                 if found := RESTORED.search(line):
                     self.restored += int(found[1])
+                if found := FROZEN.search(line):
+                    self.frozen += int(found[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +183,8 @@ class Life:
     came_bytes: int
     restored: int
     """The pieces that it took from the folder of the life before."""
+    frozen: int
+    """Those of frozen weights."""
 
 
 class Newcomer:
@@ -193,7 +213,7 @@ class Newcomer:
         ended_s, came = said.serving_s or time.monotonic(), self._came() - before
         how = "serves" if said.serving_s else "is gone"
         print(f"  {name} {how}: {came / MB:.0f} MB came", flush=True)
-        return Life(begun_s or ended_s, ended_s, came, said.restored)
+        return Life(begun_s or ended_s, ended_s, came, said.restored, said.frozen)
 
 
 def peaks_mb(nodes: Nodes) -> dict[str, float]:
@@ -218,12 +238,15 @@ def measure(options: argparse.Namespace) -> Measured:
         family=FAMILY if options.gpu else "gpt",
         **low,
     )
-    model = ModelConfig(
-        d_model=run.d_model, layers=run.layers, heads=max(1, run.d_model // 64), sequence_length=64
-    )
-    (size,) = state_sizes(RunConfig(stages=1, model=model, **low))
+    serve = SERVE
     host = FIRST_SERVER + options.donors
-    with Lab(host + 1, link_of(options)) as lab:
+    with tempfile.TemporaryDirectory() as name, Lab(host + 1, link_of(options)) as lab:
+        if options.adapter:
+            model = made_llama(Path(name), run)
+            frozen = {"base": options.base, "adapter": options.adapter}
+            run = replace(run, family=f"hf:{model}", start="pretrained", **frozen)
+            serve += f"pretrained = {json.dumps(str(model))}\n"
+        size = size_of(run, Path(name))
         print(lab.describe(), flush=True)
 
         def came() -> int:
@@ -232,13 +255,13 @@ def measure(options: argparse.Namespace) -> Measured:
 
         node = (*WAITING, str(options.gpu)) if options.gpu else NODE
         site = Site("wan", lab.address, lab.enter, node)
-        with swarm(site, run, [SERVE] * options.donors, 2 * options.patience_s) as nodes:
+        with swarm(site, run, [serve] * options.donors, 2 * options.patience_s) as nodes:
             steps = Steps(events(nodes.lines("trainer")))
             steps.until(1 + options.steps)
             peaks, joined_s = peaks_mb(nodes), time.monotonic()
             one = Newcomer(nodes, host, came, options.patience_s)
             if options.kill_newcomer:
-                lives = [one.life("newcomer", size.nbytes / 2), one.life("newcomer again")]
+                lives = [one.life("newcomer", size.total / 2), one.life("newcomer again")]
             else:
                 lives = [one.life("newcomer")]
             grew_mb = max(mb - peaks[name] for name, mb in peaks_mb(nodes).items())
@@ -247,10 +270,49 @@ def measure(options: argparse.Namespace) -> Measured:
     return figures(lives, steps, size, links, joined_s, grew_mb)
 
 
+@dataclass(frozen=True, slots=True)
+class StageSize:
+    """What a newcomer lacks."""
+
+    state: StateSize
+    frozen: int
+    """Bytes."""
+
+    @property
+    def total(self) -> int:
+        """All bytes."""
+        return self.state.nbytes + self.frozen
+
+
+def size_of(run: Run, folder: Path) -> StageSize:
+    """The size of the one stage."""
+    (folder / "run.toml").write_text(run.settings())
+    config = resolved(load(folder / "run.toml").run)
+    (state,) = state_sizes(config)
+    return StageSize(state, base_bytes(config, stage_blocks(config, 0)))
+
+
+def made_llama(folder: Path, run: Run) -> Path:
+    """A llama of random weights and of the run's size."""
+    place = folder / "llama"
+    config = LlamaConfig(
+        vocab_size=256,
+        hidden_size=run.d_model,
+        intermediate_size=4 * run.d_model,
+        num_hidden_layers=run.layers,
+        num_attention_heads=max(1, run.d_model // 64),
+        max_position_embeddings=run.sequence_length,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(1)
+    LlamaForCausalLM(config).save_pretrained(place)
+    return place
+
+
 def figures(
     lives: Sequence[Life],
     steps: Steps,
-    size: StateSize,
+    size: StageSize,
     links: float,
     joined_s: float,
     grew_mb: float,
@@ -262,15 +324,16 @@ def figures(
     meanwhile = steps.lengths_s(lives[0].begun_s, lives[-1].ended_s)
     mean_s = statistics.mean(meanwhile) if meanwhile else before_s
     again = lives[1:]
-    restored = sum(life.restored for life in again) * PIECE_VALUES * sum(size.item_bytes)
+    restored = sum(life.restored for life in again) * PIECE_VALUES * sum(size.state.item_bytes)
+    restored += sum(life.frozen for life in again) * PIECE_BYTES
     return Measured(
-        state_bytes=size.nbytes,
+        state_bytes=size.total,
         came_bytes=came_bytes,
         seconds=seconds,
         share_of_links=came_bytes * 8 / seconds / links,
-        fetched=came_bytes / size.nbytes,
+        fetched=came_bytes / size.total,
         again_bytes=sum(life.came_bytes for life in again),
-        missing_bytes=size.nbytes - restored if again else 0,
+        missing_bytes=size.total - restored if again else 0,
         step_before_s=before_s,
         step_meanwhile_s=mean_s,
         training_speed=before_s / mean_s,
@@ -315,6 +378,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--weights", default="full", choices=["full", "bf16"], help="what they are kept in"
     )
+    parser.add_argument("--adapter", type=int, default=0, metavar="RANK", help="see above")
+    parser.add_argument("--base", default="nf4", choices=["full", "bf16", "int8", "nf4"])
     parser.add_argument("--microbatches", type=int, default=48, help="a step; 64 tokens each")
     parser.add_argument(
         "--gpu",

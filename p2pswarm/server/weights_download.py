@@ -85,7 +85,7 @@ async def fetch_base(
     if not base.rules.complete:
         context.say(
             f"stage {stage}: its frozen weights, {base.size_bytes / GB:.1f} GB, come from members: "
-            "the model's files are not here"
+            "serve.pretrained names no files of the run's model"
         )
     download = Download(context.rpc, FetchBase(context.run_id, stage), base)
     await download.run(donors, lambda: base.rules.complete)

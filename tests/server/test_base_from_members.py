@@ -10,6 +10,7 @@ from server.test_frozen_training import GPT, assert_as_in_a_plain_loop, with_ada
 
 from p2pswarm.base.errors import Busy, NotServing
 from p2pswarm.models.base_weights import base_layout
+from p2pswarm.models.model_source import resolved
 from p2pswarm.run.messages.state import AskHashes, FetchBase, StateOffer
 from p2pswarm.run.state.base_files import BaseFolder
 from p2pswarm.run.state.piece_download import DonorBlame
@@ -66,6 +67,20 @@ def test_what_it_gets_is_what_the_others_read(steps: int) -> None:
 
     (line,) = virtual(main)
     assert line.startswith("stage 1: its frozen weights, 0.0 GB, come from members")
+
+
+def test_a_stage_of_which_nothing_is_frozen_has_its_weights_from_members() -> None:
+    run = resolved(dataclasses.replace(GPT, frozen=("blocks.0.*",)))
+
+    async def main():
+        async with swarm(run) as r:
+            await r.ready_servers(2, 3, 4)
+            await ready(r, stage=1)
+            await r.trainer.whole_step()
+            assert len(r.digests(1)) == 1
+            return told(r)
+
+    assert virtual(main) == []
 
 
 def test_it_costs_what_is_missing_and_little_more() -> None:

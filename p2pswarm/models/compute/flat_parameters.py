@@ -252,6 +252,8 @@ class FlatParameters:
             base = BaseMemory(self._run, self.numbers, self.blocks, device)
             if fills:
                 base.fill()
+            elif not base.pieces:
+                base.use()
             return base
         even.base.bind(self.blocks)
         return even.base
