@@ -20,7 +20,6 @@ from p2pswarm.models.adapters.adapter_targets import (
     settled,
 )
 from p2pswarm.models.adapters.lora_modules import (
-    EXPERTS,
     MATRIX,
     LoraShape,
     add_to_embedding,
@@ -29,6 +28,7 @@ from p2pswarm.models.adapters.lora_modules import (
     is_linear,
 )
 from p2pswarm.models.base import WholeBlock
+from p2pswarm.models.formats.expert_matrices import EXPERTS
 from p2pswarm.models.formats.product_modules import (
     pack_embedding,
     pack_linear,

@@ -21,10 +21,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
+from p2pswarm.models.formats.expert_matrices import (
+    EXPERTS,
+    ExpertFactors,
+    ExpertMatrices,
+    Matrices,
+    PlainMatrices,
+)
 from p2pswarm.models.formats.product_modules import become, first_real, product_dtype
 
 BASE_LAYER = "base_layer"
-EXPERTS = 3  # dimensions of a parameter that has a matrix for each expert
 MATRIX = 2
 
 
@@ -95,8 +101,8 @@ class LoraParameters(nn.Module):
                 packed = getattr(self, "packed", {}).get(name)
                 weight: Any = self._parameters[name]
                 dtype = weight.dtype if x is None else product_dtype(x)
-                dense: Tensor = weight.to(dtype) if packed is None else packed.dense(dtype)
-                own[name] = self.merged(name, dense)
+                matrices = PlainMatrices(weight) if packed is None else packed
+                own[name] = self._with_adapter(name, matrices, dtype)
             return super().forward(*given, **also)
         finally:
             for name, _ in self.lora_places:
@@ -104,18 +110,40 @@ class LoraParameters(nn.Module):
 
     def merged(self, name: str, weight: Tensor) -> Tensor:
         """The sum of a weight and its adapter's product, in the weight's dtype."""
-        factors: Any = self.get_submodule(dict(self.lora_places)[name])
-        a: Tensor = factors.lora_A.weight.to(weight.dtype)
-        b: Tensor = factors.lora_B.weight.to(weight.dtype)
         scaling = self.lora_scalings[name]
         if weight.dim() == MATRIX:
+            a, b = self._factors(name, weight.dtype)
             return weight + (b @ a) * scaling
-        experts = len(weight)
-        a_ERI = a.reshape(experts, -1, a.shape[-1])
-        b_EOR = b.reshape(len(b), -1, experts).permute(2, 0, 1)
-        if getattr(self, "is_transposed", False):
+        a_ERI, b_EOR = self._of_experts(name, len(weight), weight.dtype)
+        if self._in_out:
             return torch.baddbmm(weight, a_ERI.mT, b_EOR.mT, alpha=scaling)
         return torch.baddbmm(weight, b_EOR, a_ERI, alpha=scaling)
+
+    def _with_adapter(self, name: str, weight: Matrices, dtype: torch.dtype) -> Any:
+        """What is computed with instead of a weight."""
+        if len(weight.shape) == MATRIX:
+            return self.merged(name, weight.dense(dtype))
+        a_ERI, b_EOR = self._of_experts(name, weight.shape[0], dtype)
+        scaling = self.lora_scalings[name]
+        factors = ExpertFactors(a_ERI.unbind(0), b_EOR.unbind(0), scaling)
+        return ExpertMatrices(
+            *(weight, dtype, factors),
+            in_out=self._in_out,
+            merged=lambda: self.merged(name, weight.dense(dtype)),
+        )
+
+    @property
+    def _in_out(self) -> bool:
+        return bool(getattr(self, "is_transposed", False))
+
+    def _factors(self, name: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        factors: Any = self.get_submodule(dict(self.lora_places)[name])
+        return factors.lora_A.weight.to(dtype), factors.lora_B.weight.to(dtype)
+
+    def _of_experts(self, name: str, experts: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        a, b = self._factors(name, dtype)
+        a_ERI = a.reshape(experts, -1, a.shape[-1])
+        return a_ERI, b.reshape(len(b), -1, experts).permute(2, 0, 1)
 
 
 def is_linear(module: nn.Module) -> bool:

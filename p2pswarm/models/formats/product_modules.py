@@ -1,7 +1,8 @@
 """Modules that compute from packed weights: of a product only the packed bytes are kept.
 
 A forward unpacks a weight, multiplies, and lets it go; the backward unpacks it again. So a graph
-holds no dense weight. What is no product has its weight unpacked once, when it is filled.
+holds no dense weight. Of a mixture one expert is unpacked at a time (`expert_matrices.py`). What is
+no product has its weight unpacked once, when it is filled.
 
 Shapes:  as the modules that these are mixed into.
 """
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
+from p2pswarm.models.formats.expert_matrices import EXPERTS, ExpertMatrices
 from p2pswarm.models.formats.weight_formats import WeightFormat, dense_values
 
 
@@ -53,6 +55,13 @@ class PackedWeight:
             return self.dense(dtype)  # torch keeps a GPU's memory by itself
         there = self.scratch.of(dense_values(self.shape), dtype)
         return self.format.unpack(self.data, self.shape, dtype, there)
+
+    def first_in_scratch(self, index: int, dtype: torch.dtype) -> Tensor:
+        """Element `index` of its first dimension; as `in_scratch`."""
+        there = None
+        if self.data.device.type == "cpu":
+            there = self.scratch.of(dense_values(self.shape[1:]), dtype)
+        return self.format.unpack_first(self.data, self.shape, dtype, index, there)
 
 
 class PackedLinear(nn.Module):
@@ -104,7 +113,9 @@ class PackedParameters(nn.Module):
         dtype = self.packs_dtype if (x := first_real(given)) is None else product_dtype(x)
         try:
             for name in names:
-                own[name] = self.packed[name].dense(dtype)
+                packed = self.packed[name]
+                matrices = len(packed.shape) == EXPERTS
+                own[name] = ExpertMatrices(packed, dtype) if matrices else packed.dense(dtype)
             return super().forward(*given, **also)
         finally:
             for name in names:

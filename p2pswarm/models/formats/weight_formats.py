@@ -63,6 +63,17 @@ class WeightFormat(Protocol):
         """The tensor in a dtype: in `out`, which is flat, else in new memory or that of `data`."""
         ...
 
+    def unpack_first(
+        self,
+        data: Tensor,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        index: int,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Element `index` of the tensor's first dimension, in a dtype."""
+        ...
+
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which a code is multiplied by its scale, before it is rounded once."""
@@ -104,7 +115,19 @@ class PlainFormat:
     def unpack(
         self, data: Tensor, shape: Sequence[int], dtype: torch.dtype, out: Tensor | None = None
     ) -> Tensor:
-        there = self.view(data, shape)
+        return self._unpacked(self.view(data, shape), dtype, out)
+
+    def unpack_first(
+        self,
+        data: Tensor,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        index: int,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        return self._unpacked(self.view(data, shape)[index], dtype, out)
+
+    def _unpacked(self, there: Tensor, dtype: torch.dtype, out: Tensor | None) -> Tensor:
         if out is None or dtype == self.dtype:
             return there.to(dtype)
         return out[: there.numel()].view(there.shape).copy_(there)
@@ -132,13 +155,31 @@ class Int8Format:
         self, data: Tensor, shape: Sequence[int], dtype: torch.dtype, out: Tensor | None = None
     ) -> Tensor:
         codes, scales = self._parts(data, shape)
-        found = _memory(codes.numel(), dtype, data.device, out).view(codes.shape)
+        return self._unpacked(codes, scales, dtype, out).view(tuple(shape))
+
+    def unpack_first(
+        self,
+        data: Tensor,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        index: int,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        codes, scales = self._parts(data, shape)
+        rows = len(codes) // shape[0]
+        own = slice(index * rows, (index + 1) * rows)
+        return self._unpacked(codes[own], scales[own], dtype, out).view(tuple(shape[1:]))
+
+    def _unpacked(
+        self, codes: Tensor, scales: Tensor, dtype: torch.dtype, out: Tensor | None
+    ) -> Tensor:
+        found = _memory(codes.numel(), dtype, codes.device, out).view(codes.shape)
         at_once = max(1, CHUNK_BLOCKS * BLOCK // codes.shape[-1])
         for start in range(0, len(codes), at_once):
             part = codes[start : start + at_once].to(_wide(dtype))
             scale = scales[start : start + at_once, None]
             torch.mul(part, scale, out=found[start : start + at_once])
-        return found.view(tuple(shape))
+        return found
 
     def _parts(self, data: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
         count, rows = math.prod(shape), math.prod(shape[:-1])
@@ -181,8 +222,29 @@ class Nf4Format:
     ) -> Tensor:
         codes, scales = self._parts(data, shape)
         count = math.prod(shape)
-        found_N = _memory(len(scales) * BLOCK, dtype, data.device, out)
-        pairs = self._table(data.device, _wide(dtype))
+        return self._unpacked(codes, scales, count, dtype, out).view(tuple(shape))
+
+    def unpack_first(
+        self,
+        data: Tensor,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        index: int,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        count = math.prod(shape[1:])
+        if count % BLOCK:  # a scale is of two elements
+            return self.unpack(data, shape, dtype)[index]
+        codes, scales = self._parts(data, shape)
+        start, stop = index * count, (index + 1) * count
+        own = codes[start // 2 : stop // 2], scales[start // BLOCK : stop // BLOCK]
+        return self._unpacked(*own, count, dtype, out).view(tuple(shape[1:]))
+
+    def _unpacked(
+        self, codes: Tensor, scales: Tensor, count: int, dtype: torch.dtype, out: Tensor | None
+    ) -> Tensor:
+        found_N = _memory(len(scales) * BLOCK, dtype, codes.device, out)
+        pairs = self._table(codes.device, _wide(dtype))
         step = CHUNK_BLOCKS * BLOCK
         for start in range(0, count, step):
             part = codes[start // 2 : (start + step) // 2].to(torch.int32)
@@ -193,7 +255,7 @@ class Nf4Format:
             scale = scales[first : first + len(values) // BLOCK, None]
             room = found_N[start : start + len(values)].view(-1, BLOCK)
             torch.mul(values.view(-1, BLOCK), scale, out=room)
-        return found_N[:count].view(tuple(shape))
+        return found_N[:count]
 
     def _table(self, device: torch.device, dtype: torch.dtype) -> Tensor:
         """The two values of each byte, as one number: a look-up of one is the faster."""

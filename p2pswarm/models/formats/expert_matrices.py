@@ -1,0 +1,210 @@
+"""A frozen parameter with a matrix for each expert, of which one at a time is dense.
+
+A mixture's own code takes `weight[e]` and multiplies by it. What lies here in the weight's place
+unpacks that matrix for the product alone, adds its adapter's product, and does both again in the
+backward. So neither memory nor a graph has the dense matrices of all experts. Whatever else is done
+with it is done with the dense tensor.
+
+Shapes:  E experts, O features out, I in, R of a rank. A weight is E O I, or E I O (`in_out`).
+Source:  https://docs.pytorch.org/docs/stable/notes/extending.html, "Extending torch with a
+         Tensor-like type".
+"""
+# ruff: noqa: N806, N803, N815  shapes end the names
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812  torch's own name for it
+
+EXPERTS = 3  # dimensions of a parameter that has a matrix for each expert
+ROWS = 2  # dimensions of what such a matrix is multiplied with
+PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
+
+
+class Matrices(Protocol):
+    """The weight as it is kept."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+
+    def dense(self, dtype: torch.dtype) -> Tensor:
+        """All of it."""
+
+    def first_in_scratch(self, index: int, dtype: torch.dtype) -> Tensor:
+        """One expert's matrix, in memory that the next product writes anew."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlainMatrices:
+    """Implements `Matrices` by a tensor that nothing trains."""
+
+    weight: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return tuple(self.weight.shape)
+
+    def dense(self, dtype: torch.dtype) -> Tensor:
+        """All of it."""
+        return self.weight.to(dtype)
+
+    def first_in_scratch(self, index: int, dtype: torch.dtype) -> Tensor:
+        """One expert's matrix."""
+        return self.weight[index].to(dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpertFactors:
+    """The factors of an adapter, apart for each expert."""
+
+    a_RI: Sequence[Tensor]
+    b_OR: Sequence[Tensor]
+    scaling: float
+
+
+class _Stand:
+    """What torch's functions take for a tensor that is made when it is needed."""
+
+    def dense(self) -> Tensor:
+        """The tensor itself, with its adapter."""
+        raise NotImplementedError
+
+    def product(self, function: object, given: Sequence[Any]) -> Tensor | None:
+        """What a function makes of it without the dense tensor; None: nothing."""
+        del function, given
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.dense(), name)
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable[..., Any],
+        types: object,
+        given: Sequence[Any] = (),
+        also: Mapping[str, Any] | None = None,
+    ) -> Any:
+        del cls, types
+        own = [each for each in given if isinstance(each, _Stand)]
+        if len(own) == 1 and not also and (made := own[0].product(function, given)) is not None:
+            return made
+        named = {name: _real(value) for name, value in (also or {}).items()}
+        return function(*map(_real, given), **named)
+
+
+def _real(value: Any) -> Any:
+    return value.dense() if isinstance(value, _Stand) else value
+
+
+class ExpertMatrices(_Stand):
+    """The weight of all experts."""
+
+    def __init__(
+        self,
+        weight: Matrices,
+        dtype: torch.dtype,
+        factors: ExpertFactors | None = None,
+        *,
+        in_out: bool = False,
+        merged: Callable[[], Tensor] | None = None,
+    ) -> None:
+        """`merged`: makes the dense tensor with its adapter."""
+        self._weight, self._dtype, self._factors = weight, dtype, factors
+        self._in_out = in_out
+        self._merged = merged
+        self.shape = torch.Size(weight.shape)
+
+    def dense(self) -> Tensor:
+        """The tensor itself, with its adapter."""
+        return self._weight.dense(self._dtype) if self._merged is None else self._merged()
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, Tensor) and index.dim() == 0:
+            index = int(index)
+        if not isinstance(index, int):
+            return self.dense()[index]
+        return ExpertMatrix(self._weight, self._dtype, index, self._factors, self._in_out)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpertMatrix(_Stand):
+    """The weight of one expert."""
+
+    weight: Matrices
+    dtype: torch.dtype
+    index: int
+    factors: ExpertFactors | None
+    in_out: bool
+
+    def dense(self) -> Tensor:
+        """The tensor itself, with its adapter."""
+        here = self.weight.first_in_scratch(self.index, self.dtype).clone()
+        if self.factors is None:
+            return here
+        a_RI, b_OR = self.factors.a_RI[self.index], self.factors.b_OR[self.index]
+        low = (a_RI.mT, b_OR.mT) if self.in_out else (b_OR, a_RI)
+        return torch.addmm(here, *low, alpha=self.factors.scaling)
+
+    def product(self, function: object, given: Sequence[Any]) -> Tensor | None:
+        """The product of rows and the matrix; None for anything else."""
+        x, *others = given
+        if others != [self] or not isinstance(x, Tensor) or x.dim() != ROWS:
+            return None
+        if function is not F.linear and function not in PRODUCTS:
+            return None
+        a_RI = b_OR = None
+        if self.factors is not None:
+            a_RI, b_OR = self.factors.a_RI[self.index], self.factors.b_OR[self.index]
+        made: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
+            x.to(self.dtype), a_RI, b_OR, self, function is F.linear
+        )
+        return made
+
+
+class _Product(torch.autograd.Function):
+    """Rows times one expert's matrix, of which the graph keeps the packed bytes and factors."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        a_RI: Tensor | None,
+        b_OR: Tensor | None,
+        matrix: ExpertMatrix,
+        transposed: bool,  # noqa: FBT001  torch passes all by their places
+    ) -> Tensor:
+        ctx.save_for_backward(x, a_RI, b_OR)
+        ctx.matrix, ctx.transposed = matrix, transposed
+        weight = _with_factors(matrix, a_RI, b_OR)
+        return F.linear(x, weight) if transposed else x @ weight
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (dy,) = gradients
+        x, a_RI, b_OR = ctx.saved_tensors
+        weight = _with_factors(ctx.matrix, a_RI, b_OR)
+        dx = dy @ (weight if ctx.transposed else weight.mT)
+        if a_RI is None:
+            return dx, None, None, None, None
+        dW = dy.mT @ x if ctx.transposed else x.mT @ dy
+        scaling = ctx.matrix.factors.scaling
+        if ctx.matrix.in_out:  # W has the factors A^T B^T
+            return dx, (dW @ b_OR).mT * scaling, (a_RI @ dW).mT * scaling, None, None
+        return dx, b_OR.mT @ dW * scaling, dW @ a_RI.mT * scaling, None, None
+
+
+def _with_factors(matrix: ExpertMatrix, a_RI: Tensor | None, b_OR: Tensor | None) -> Tensor:
+    here = matrix.weight.first_in_scratch(matrix.index, matrix.dtype)
+    if a_RI is None or b_OR is None:
+        return here
+    low = (a_RI.mT, b_OR.mT) if matrix.in_out else (b_OR, a_RI)
+    return torch.addmm(here, *low, alpha=matrix.factors.scaling if matrix.factors else 1.0)

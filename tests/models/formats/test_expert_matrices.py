@@ -1,0 +1,110 @@
+"""One expert is dense at a time: results and gradients are those of the dense tensor."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from p2pswarm.models.adapters.lora_modules import LoraShape, add_to_parameters
+from p2pswarm.models.formats.product_modules import PackedWeight, ScratchMemory, pack_parameters
+from p2pswarm.models.formats.weight_formats import format_named
+
+E, OUT, INTO, RANK, ROWS = 4, 8, 16, 2, 6
+KINDS = ("full", "bf16", "int8", "nf4")
+DTYPE = torch.float64
+
+
+class Experts(nn.Module):
+    """As the library writes mixtures: a loop over experts that were hit."""
+
+    def __init__(self, transposed: bool, dense: bool = False) -> None:
+        super().__init__()
+        self.is_transposed, self.dense = transposed, dense
+        shape = (E, INTO, OUT) if transposed else (E, OUT, INTO)
+        self.up = nn.Parameter(torch.randn(*shape, dtype=DTYPE), requires_grad=False)
+
+    def look(self, weight):
+        """Nothing is asked of the weight but products."""
+
+    def forward(self, x, hit):
+        self.look(self.up)
+        made = x.new_zeros(len(x), OUT)
+        weight = self.up.clone() if self.dense else self.up  # a function that asks for all of it
+        for expert in hit.unique():
+            rows = hit == expert
+            one = weight[expert]
+            made[rows] = x[rows] @ one if self.is_transposed else linear(x[rows], one)
+        return made
+
+
+def experts(kind, transposed, adapted, dense=False):
+    torch.manual_seed(0)
+    module = Experts(transposed, dense)
+    if kind != "full":
+        form = format_named(kind, "float64")
+        data = torch.zeros(form.size_bytes(module.up.shape), dtype=torch.uint8)
+        form.pack(module.up.detach(), data)
+        pack_parameters(module, ["up"])
+        module.packed["up"] = PackedWeight(form, data, tuple(module.up.shape), ScratchMemory())
+    if adapted:
+        add_to_parameters(module, {"up": LoraShape(RANK, 0.5)})
+        for factor in (module.lora_A, module.lora_B):
+            nn.init.normal_(factor.weight)
+    return module
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("adapted", [False, True])
+def test_results_and_gradients_are_those_of_the_dense_tensor(kind, transposed, adapted):
+    found = []
+    for dense in (False, True):
+        module = experts(kind, transposed, adapted, dense)
+        x = torch.randn(ROWS, INTO, dtype=DTYPE, generator=torch.Generator().manual_seed(1))
+        x.requires_grad_()
+        made = module(x, torch.tensor([0, 3, 3, 0, 1, 3]))
+        (made**2).sum().backward()
+        trained = [p.grad for p in module.parameters() if p.requires_grad]
+        found.append([made.detach(), x.grad, *trained])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
+    assert len(found[0]) == 4 if adapted else 2
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_a_graph_holds_no_dense_matrix(adapted):
+    module, held = experts("nf4", False, adapted), []
+
+    def keep(x):
+        held.append(x.numel())
+        return x
+
+    x = torch.randn(ROWS, INTO, dtype=DTYPE, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        module(x, torch.arange(ROWS) % E)
+    assert max(held) < OUT * INTO
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(3, 8, 16), (3, 5, 7)])
+def test_one_element_is_what_it_is_in_the_whole(kind, shape):
+    values = torch.randn(*shape, dtype=DTYPE)
+    form = format_named(kind, "float64")
+    data = torch.zeros(form.size_bytes(shape), dtype=torch.uint8)
+    form.pack(values, data)
+    packed = PackedWeight(form, data, shape, ScratchMemory())
+    for dtype in (torch.float32, torch.float64):
+        whole = packed.dense(dtype)
+        for index in range(shape[0]):
+            assert torch.equal(packed.first_in_scratch(index, dtype), whole[index])
+
+
+def test_what_is_asked_of_the_weight_itself_is_told():
+    module, seen = experts("nf4", False, adapted=True), []
+    module.look = seen.append
+    module(torch.zeros(1, INTO, dtype=DTYPE), torch.zeros(1, dtype=torch.int64))
+    (weight,) = seen
+    assert weight.shape == (E, OUT, INTO)
+    assert len(weight) == E
+    assert weight[1].dtype == DTYPE
+    assert weight[1:3].shape == (2, OUT, INTO)
