@@ -27,6 +27,7 @@ from p2pswarm.models.formats.expert_matrices import (
     ExpertMatrices,
     Matrices,
     PlainMatrices,
+    one_at_a_time,
 )
 from p2pswarm.models.formats.product_modules import become, first_real, product_dtype
 
@@ -187,6 +188,7 @@ def add_to_parameters(module: Any, shapes: dict[str, LoraShape]) -> None:
                 out, into = into, out
         _add_factors(holder, into, out, rank * experts, weight.dtype)
         places.append((name, ".".join([BASE_LAYER] * depth)))
+    one_at_a_time(module)
     module.lora_places = tuple(places)
     module.lora_scalings = {name: shapes[name].scaling for name in names}
     become(module, LoraParameters)

@@ -11,6 +11,7 @@ Source:  https://docs.pytorch.org/docs/stable/notes/extending.html, "Extending t
 """
 # ruff: noqa: N806, N803, N815  shapes end the names
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -164,13 +165,25 @@ class ExpertMatrix(_Stand):
         a_RI = b_OR = None
         if self.factors is not None:
             a_RI, b_OR = self.factors.a_RI[self.index], self.factors.b_OR[self.index]
-        made: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
+        made: Tensor = _ExpertProduct.apply(  # type: ignore[no-untyped-call]
             x.to(self.dtype), a_RI, b_OR, self, function is F.linear
         )
         return made
 
 
-class _Product(torch.autograd.Function):
+def one_at_a_time(module: Any) -> None:
+    """Have a mixture's own code loop over experts, where a faster one would take all at once.
+
+    The faster one makes the matrices of all experts dense, and its graph keeps them: gigabytes a
+    layer.
+    """
+    config = getattr(module, "config", None)
+    if hasattr(config, "_experts_implementation"):
+        module.config = copy.copy(config)  # others of the model share it
+        module.config._experts_implementation = "eager"  # noqa: SLF001  of transformers
+
+
+class _ExpertProduct(torch.autograd.Function):
     """Rows times one expert's matrix, of which the graph keeps the packed bytes and factors."""
 
     @staticmethod

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
-from p2pswarm.models.formats.expert_matrices import EXPERTS, ExpertMatrices
+from p2pswarm.models.formats.expert_matrices import EXPERTS, ExpertMatrices, one_at_a_time
 from p2pswarm.models.formats.weight_formats import WeightFormat, dense_values
 
 
@@ -181,6 +181,7 @@ def pack_parameters(module: Any, names: Iterable[str]) -> None:
     """The same for parameters that a module multiplies by itself."""
     module.packs, module.packed = dict.fromkeys(names, True), {}
     module.packs_dtype = next(module.parameters()).dtype
+    one_at_a_time(module)
     become(module, PackedParameters)
 
 

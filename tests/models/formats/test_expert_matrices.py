@@ -1,13 +1,21 @@
 """One expert is dense at a time: results and gradients are those of the dense tensor."""
 
+import dataclasses
+
 import pytest
 import torch
+from models.families import family_run
 from torch import nn
 from torch.nn.functional import linear
 
 from p2pswarm.models.adapters.lora_modules import LoraShape, add_to_parameters
+from p2pswarm.models.compute.base import BackwardSpec
+from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.models.formats.expert_matrices import EXPERTS
 from p2pswarm.models.formats.product_modules import PackedWeight, ScratchMemory, pack_parameters
 from p2pswarm.models.formats.weight_formats import format_named
+from p2pswarm.models.model_source import resolved
+from p2pswarm.settings.config import AdapterConfig
 
 E, OUT, INTO, RANK, ROWS = 4, 8, 16, 2, 6
 KINDS = ("full", "bf16", "int8", "nf4")
@@ -108,3 +116,23 @@ def test_what_is_asked_of_the_weight_itself_is_told():
     assert len(weight) == E
     assert weight[1].dtype == DTYPE
     assert weight[1:3].shape == (2, OUT, INTO)
+
+
+def test_a_mixture_of_the_library_takes_one_expert_at_a_time():
+    """In float32 it would take a faster way otherwise, whose graph has all of them dense."""
+    run = family_run("mixtral", hidden_size=64, intermediate_size=128)
+    model = dataclasses.replace(run.model, dtype="float32")
+    run = dataclasses.replace(run, model=model, stages=1, base="nf4", adapter=AdapterConfig(rank=2))
+    engine = torch_engine(resolved(run), 0, torch.device("cpu"), 1 << 30)
+    engine.weights.reset(draw=True)
+    shapes = set()
+
+    def keep(x):
+        shapes.add((x.dim(), x.numel()))
+        return x
+
+    tokens = torch.zeros(1, model.sequence_length + 1, dtype=torch.int64)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        engine.stage.finish(tokens, {}, BackwardSpec(counting=True, returning=False))
+    assert shapes
+    assert not [size for dim, size in shapes if dim == EXPERTS and size >= 64 * 128]
