@@ -244,8 +244,11 @@ class CommitLog:
             raise NotServing(f"no sum of step {since} is here")
         return left
 
-    def begin(self, since: int, *, keep: bool) -> FirstWeights:
-        """Start a session that takes part in the steps from `since` on; a sum is not kept twice."""
+    def begin(self, since: int, *, keep: bool, drawn: bool = True) -> FirstWeights:
+        """Start a session that takes part in the steps from `since` on; a sum is not kept twice.
+
+        `drawn`: version 0 is drawn from the seed; else it is a checkpoint's.
+        """
         held = self.held
         if keep:
             version = None if held is None else held.version
@@ -262,7 +265,7 @@ class CommitLog:
             self.held = replace(held, sum=None)
         if keep:
             return FirstWeights.KEPT
-        if since == 0:
+        if since == 0 and drawn:
             self.held, self._made = None, {}
             return FirstWeights.DRAWN
         return FirstWeights.FETCHED

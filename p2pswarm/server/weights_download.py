@@ -22,7 +22,7 @@ from p2pswarm.server.replica import Loading, Replica
 def make_replica(context: ServerContext, stage: int, engine: Engine) -> Replica:
     """A stage's weights on this machine; none are here yet."""
     threads = context.compute, context.aside, context.background
-    return Replica(stage, engine, *threads, context.saving.window_bytes)
+    return Replica(stage, engine, *threads, context.saving.window_bytes, context.origin)
 
 
 async def fetch_weights(

@@ -112,7 +112,7 @@ def _without_warnings() -> Iterator[None]:
 
 def planned_day(asked: Namespace) -> PlannedDay:
     """Return what is to be played; Unusable for what cannot be."""
-    settings = load(asked.config)
+    settings = load(asked.config, asked.changes)
     given = read_devices(asked.devices)
     listed = [entry for entry in given.device for _ in range(entry.count)]
     run, checkpoint, count = settings.run, settings.checkpoint, len(listed)

@@ -16,6 +16,7 @@ from p2pswarm.commands.arguments import (
     Commands,
     add_json,
     add_package,
+    add_set,
     file_path,
     run_main,
     say,
@@ -63,6 +64,7 @@ def add(commands: Commands) -> None:
         action="store_true",
         help="measure each block on this processor, one at a time, and say the best run.cut",
     )
+    add_set(check)
     _add_generate(commands)
     _add_evaluate(commands)
     _add_export(commands)
@@ -96,7 +98,7 @@ def _weights(flags: argparse.Namespace) -> Path:
 
 def _check_model(flags: argparse.Namespace) -> int:
     """Check with torch, which only this command and nodes load."""
-    config = load(flags.source)
+    config = load(flags.source, flags.changes)
     module = "commands.weights.model_checks"
     return run_main(module, flags.source, config.run, flags.begun_s, times=flags.times)
 
@@ -205,11 +207,12 @@ def _add_evaluate(commands: Commands) -> None:
         help=f"about so many, spread over the text; default {PREDICTED:,}",
     )
     _add_base(parser)
+    add_set(parser)
     add_json(parser)
 
 
 def _evaluate(flags: argparse.Namespace) -> int:
-    config = load(flags.settings)
+    config = load(flags.settings, flags.changes)
     if not config.train.parts:
         raise Unusable(
             f"{flags.settings}: train.data is missing: name the text that is held out from"

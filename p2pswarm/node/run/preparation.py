@@ -28,7 +28,7 @@ from p2pswarm.models.model_source import resolved
 from p2pswarm.node.progress.curves import try_curves
 from p2pswarm.node.progress.wandb_curves import try_wandb
 from p2pswarm.node.run.closed_run import check_closed, owned_by_us
-from p2pswarm.node.run.resume import resumed_from, writable_store
+from p2pswarm.node.run.resume import begun_from, resumed_from, writable_store
 from p2pswarm.node.run.run_folder import RunFolder, make_folder, try_folder
 from p2pswarm.node.run.run_match import check_records, check_same, owned_as
 from p2pswarm.node.run.run_text import (
@@ -91,7 +91,7 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
         make_folder(config.state)
         _check_state(config, config.state, text)
     keep_with_checkpoints(config, tokenizer)
-    resumed = resumed_from(config.train.resume, config.run, text, say)
+    resumed = _beginning(config, text, say)
     guessed = asked.run.batch != config.run.batch
     for remark in remarks(config, tokenizer, guessed=guessed):  # last: an error is one line
         log.warning("%s", remark)
@@ -137,7 +137,15 @@ def _check_text(config: NodeConfig, tokenizer: Tokenizer | None) -> None:
     text = read_corpus(config, tokenizer).digest()
     if config.state is not None and config.state.is_dir():
         _check_state(config, config.state, text)
-    resumed_from(config.train.resume, config.run, text, lambda _line: None)
+    _beginning(config, text, lambda _line: None)
+
+
+def _beginning(config: NodeConfig, text: bytes, say: Say) -> ResumedFrom | None:
+    """The checkpoint that the run begins with; None for the first weights."""
+    train = config.train
+    if train.begin_from:
+        return begun_from(train.begin_from, config.run, text, say, fresh=train.fresh_moments)
+    return resumed_from(train.resume, config.run, text, say)
 
 
 def _trials(config: NodeConfig, writer: str) -> tuple[Callable[[], object], ...]:
@@ -172,7 +180,7 @@ def check_schedule(run: RunConfig) -> None:
 
 def _check_state(config: NodeConfig, state: Path, text: bytes) -> None:
     """Raise Unusable if the run that `state` goes on with is another one."""
-    if config.train.new or config.train.resume:
+    if config.train.new or config.train.resume or config.train.begin_from:
         return
     folder = RunFolder(state)
     saved = folder.read()
