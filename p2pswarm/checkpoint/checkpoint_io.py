@@ -65,6 +65,7 @@ async def save_stage(
     it is cancelled, by a thread that nobody waits for.
     """
     file = StageFileWriter(store, what, writer, piece_bytes)
+    assert what.agreed is not None, "servers agree on what they save"
     agreed = asyncio.ensure_future(what.agreed())
     agreed.add_done_callback(_retrieve)
     with _FileThread() as thread:

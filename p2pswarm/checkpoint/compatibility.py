@@ -20,7 +20,7 @@ from p2pswarm.base.errors import OtherCheckpoint
 from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.checkpoint_manifest import SignedManifest
 from p2pswarm.run.schedule import learning_rate
-from p2pswarm.settings.config import FORMER_SQUARES, POWERSGD, RunConfig
+from p2pswarm.settings.config import FORMER_SQUARES, POWERSGD, RANDOM, RunConfig
 
 SAME_RUN = (
     *("seed", "emulated", "precision", "weight_storage", "delay", "delay_correction"),
@@ -35,7 +35,6 @@ NOT_BITS = ("hub",)  # of the model: where first weights lay; a checkpoint has l
 SAME_BATCH = ("microbatches", "rows", "samples")  # what decides which samples a step has
 
 
-RANDOM = "random"  # first weights that are drawn from the seed
 Pair = tuple[str, object, object]
 """A setting, its value in the checkpoint, and its value here."""
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from p2pswarm.base.errors import BadMessage, Unusable, one_line
 from p2pswarm.base.files import refuse_pipe
 from p2pswarm.settings.changes import SHORT_FOR, changed, keys_of
-from p2pswarm.settings.config import HF, AdapterConfig, ModelConfig, RunConfig
+from p2pswarm.settings.config import HF, STARTS, AdapterConfig, ModelConfig, RunConfig
 from p2pswarm.settings.limits import (
     BYTES,
     LONG_NAME,
@@ -160,7 +160,7 @@ def run_from_json(data: bytes, version: int = RUN_VERSION) -> RunConfig:
         run = _build(RunConfig, whole.get("run"), "run", Path())
     except ValueError as error:
         raise BadMessage(f"manifest: {error}") from error
-    if run.model.folder is not None:
+    if run.model.folder is not None or run.start not in STARTS:
         raise BadMessage("a manifest that names a folder")
     if run.model.hub and not is_pinned(run.model.hub):
         raise BadMessage("a manifest that names a model of the hub without its commit")
@@ -247,6 +247,8 @@ def _in_full(kind: type, table: object, base: Path) -> object:
         return _serve_table(table)
     if kind is AdapterConfig:
         return _adapter_table(table)
+    if kind is RunConfig:
+        return _run_table(table, base)
     return _train_table(table, base) if kind is TrainConfig else table
 
 
@@ -260,6 +262,14 @@ def _model_table(table: Mapping[str, Any]) -> Mapping[str, Any]:
         named = {"hub": place} if hub_name(place) else {}  # if there is no such folder
         return {**table, "family": HF.rstrip(":"), "folder": place, **named}
     return table
+
+
+def _run_table(table: Mapping[str, Any], base: Path) -> Mapping[str, Any]:
+    """First weights of the user's own are relative to the file, as other paths are."""
+    start = table.get("start")
+    if not isinstance(start, str) or start in STARTS or not start or "\0" in start:
+        return table
+    return {**table, "start": str(base / start)}
 
 
 def _adapter_table(table: Mapping[str, Any]) -> Mapping[str, Any]:

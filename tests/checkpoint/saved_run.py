@@ -38,7 +38,7 @@ from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.coordinator_io.chain_start import founding_start
-from p2pswarm.trainer.coordinator_io.checkpoints import SavingPlan
+from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom, SavingPlan
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.participant import Trainer
 
@@ -83,6 +83,7 @@ class SavedRun:
     resume: bool = False
     begin_from: str = ""
     fresh: bool = False
+    origin: ResumedFrom | None = None
     nonce: bytes = bytes(16)
     reports: list[Report] = field(default_factory=list)
     on_report: Callable[[Report], None] = lambda _: None
@@ -97,7 +98,7 @@ class SavedRun:
         self.world = SimWorld(5)
         text = corpus(self.config)
         digest = text.digest()
-        origin = None
+        origin = self.origin
         if self.resume:
             origin = resumed_from(str(self.target), self.config, digest, self.said.append)
         if self.begin_from:

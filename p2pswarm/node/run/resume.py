@@ -18,13 +18,12 @@ from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.digests import StateHasher
 from p2pswarm.checkpoint.names import MANIFEST_NAME
-from p2pswarm.checkpoint.restore import base_roots, stage_as_saved, state_pieces, taken_kinds
+from p2pswarm.checkpoint.restore import stage_as_saved, state_pieces, taken_kinds
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.targets import open_store, require_writable
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.models.compute.torch_weights import first_state
-from p2pswarm.models.pretrained import PRETRAINED
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.run.chain.chain import Chain, Genesis
 from p2pswarm.run.chain.chain_log import HEADER_BYTES, LogReader, read_header
@@ -32,8 +31,9 @@ from p2pswarm.run.chain.record import CommitRecord, RecordKind
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.settings.codec_ladder import CodecChoices
-from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.config import PRETRAINED, RunConfig
 from p2pswarm.settings.node_config import CheckpointConfig
+from p2pswarm.trainer.coordinator_io.checkpoint_donor_io import roots_under
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom, SavingPlan
 from p2pswarm.trainer.coordinator_io.trainer_context import Proof
 
@@ -157,7 +157,7 @@ def saved_state(run: RunConfig, stage: int, source: ResumedFrom | None) -> Itera
         yield saved.state_digest
         return
     layout = layout_of(run, blocks)
-    hasher = StateHasher(layout, base_roots(checkpoint, blocks))
+    hasher = StateHasher(layout, roots_under(checkpoint, run, blocks))
     taken = taken_kinds(checkpoint.manifest.run_config(), source.origin)
     for piece in state_pieces(checkpoint, layout, taken=taken):
         hasher.update(piece)

@@ -18,6 +18,7 @@ from p2pswarm.checkpoint.catalogue import Checkpoint, open_checkpoint
 from p2pswarm.checkpoint.checkpoint_io import load_stage, on_thread
 from p2pswarm.checkpoint.restore import base_roots, taken_kinds
 from p2pswarm.checkpoint.targets import open_store
+from p2pswarm.models.base_weights.base_layout import base_roots as drawn_roots
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.net.rpc.base import Stream
@@ -27,6 +28,15 @@ from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.flat_layout import FlatLayout
 from p2pswarm.tensors.state_tree import base_leaves, piece_hash
+
+
+def roots_under(checkpoint: Checkpoint, run: RunConfig, blocks: range) -> tuple[bytes, ...]:
+    """The roots of the frozen weights under a checkpoint's state, which may not name them itself.
+
+    Then the files of the base are read; Unusable where they are not here.
+    """
+    found = base_roots(checkpoint, blocks)
+    return found if found or not run.has_base else tuple(drawn_roots(run, blocks))
 
 
 class CheckpointState:
@@ -119,7 +129,7 @@ class CheckpointDonor:
             checkpoint = await on_thread(
                 lambda: open_checkpoint(open_store(order.target), order.folder)
             )
-            base = await on_thread(lambda: base_roots(checkpoint, blocks))
+            base = await on_thread(lambda: roots_under(checkpoint, run, blocks))
             taken = taken_kinds(checkpoint.manifest.run_config(), order.source)
             file = await _copied(checkpoint, layout, taken)
         except (OSError, Unusable) as error:
