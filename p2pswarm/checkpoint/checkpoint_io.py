@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar
 
@@ -22,6 +22,7 @@ from p2pswarm.checkpoint.digests import PIECE_BYTES
 from p2pswarm.checkpoint.restore import state_pieces
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.writer import StageFileWriter, StageToSave
+from p2pswarm.settings.config import STATE_KINDS
 from p2pswarm.tensors.flat_layout import FlatLayout
 
 NICER = 10  # a tenth of a processor that everything else wants, and all of one that nobody does
@@ -64,6 +65,7 @@ async def save_stage(
     it is cancelled, by a thread that nobody waits for.
     """
     file = StageFileWriter(store, what, writer, piece_bytes)
+    assert what.agreed is not None, "servers agree on what they save"
     agreed = asyncio.ensure_future(what.agreed())
     agreed.add_done_callback(_retrieve)
     with _FileThread() as thread:
@@ -85,9 +87,11 @@ async def save_stage(
             agreed.cancel()
 
 
-async def load_stage(checkpoint: Checkpoint, layout: FlatLayout) -> AsyncIterator[memoryview]:
-    """The state of the stage that `layout` describes, in order, gaps included."""
-    pieces = state_pieces(checkpoint, layout)
+async def load_stage(
+    checkpoint: Checkpoint, layout: FlatLayout, taken: Collection[str] = STATE_KINDS
+) -> AsyncIterator[memoryview]:
+    """The state of the stage that `layout` describes, in order, gaps included; see `restore`."""
+    pieces = state_pieces(checkpoint, layout, taken=taken)
     with _FileThread() as thread:
         while (piece := await thread(lambda: next(pieces, None))) is not None:
             yield piece

@@ -21,6 +21,7 @@ from p2pswarm.base.version import VERSION
 from p2pswarm.checkpoint.digests import DIGEST_BYTES, PIECE_BYTES_MAX, PIECES_MAX, FileDigest
 from p2pswarm.checkpoint.names import CHAIN_NAME, STAGES_MAX, CheckpointId, is_stage_file
 from p2pswarm.net.crypto.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, verify
+from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import RUN_ID_BYTES, OtherRunVersion, stored_run
 
@@ -125,10 +126,12 @@ class Fields:
         return ValueError(f"{self._path(name)[:80]} {what}")
 
 
-FORMAT = 1  # rises when the meaning of a checkpoint changes
+FORMAT = 2  # rises when the meaning of a checkpoint changes; of one with an origin
+FORMAT_WITHOUT_ORIGIN = 1  # as it was before there were others
 TAG = b"p2pswarm-checkpoint-1:"
 MANIFEST_BYTES_MAX = 64 << 20  # 256 stages with 1,024 pieces each take 17 MB
 COUNT_MAX = 2**62
+STEP_MAX = 2**48  # as in a run's messages
 SEED_MAX = 2**63 - 1
 BLOCKS_MAX = 2**20
 FILE_BYTES_MAX = 2**50
@@ -199,6 +202,8 @@ class CheckpointManifest:
     cursor: Cursor
     stages: tuple[SavedStage, ...]
     program: str = VERSION
+    origin: RunOrigin | None = None
+    """What the run began from; None: the first weights."""
 
     def __post_init__(self) -> None:
         numbers = [(stage.stage, stage.stages) for stage in self.stages]
@@ -280,9 +285,10 @@ def _text(values: Mapping[str, Any]) -> bytes:
 
 def _values(manifest: CheckpointManifest) -> dict[str, Any]:
     """The manifest as JSON has it."""
-    cursor, chain = manifest.cursor, manifest.chain
+    cursor, chain, origin = manifest.cursor, manifest.chain, manifest.origin
     return {
-        "format": FORMAT,
+        "format": FORMAT_WITHOUT_ORIGIN if origin is None else FORMAT,
+        **({} if origin is None else {"origin": _origin_values(origin)}),
         "program": manifest.program,
         "run": manifest.run.hex(),
         "config": manifest.config.decode(),
@@ -293,6 +299,28 @@ def _values(manifest: CheckpointManifest) -> dict[str, Any]:
         "corpus": cursor.corpus.hex(),
         "stages": [_stage_values(stage) for stage in manifest.stages],
     }
+
+
+def _origin_values(origin: RunOrigin) -> dict[str, Any]:
+    return {
+        "run": origin.run.hex(),
+        "version": origin.version,
+        "checkpoint": origin.checkpoint.hex(),
+        "anew": int(origin.anew),
+        "before": origin.before,
+    }
+
+
+def _origin(fields: Fields) -> RunOrigin:
+    origin = RunOrigin(
+        fields.raw("run", RUN_ID_BYTES),
+        fields.number("version", STEP_MAX),
+        fields.raw("checkpoint", DIGEST_BYTES),
+        bool(fields.number("anew", 1)),
+        fields.number("before", STEP_MAX),
+    )
+    fields.end()
+    return origin
 
 
 def _stage_values(stage: SavedStage) -> dict[str, Any]:
@@ -313,7 +341,7 @@ def _manifest(body: Fields) -> CheckpointManifest:
     """Read what `_values` gave; ValueError for anything else."""
     found = body.number("format", COUNT_MAX)
     program = body.text("program", TEXT_CHARS_MAX)
-    if found != FORMAT:
+    if found not in (FORMAT_WITHOUT_ORIGIN, FORMAT):
         raise OtherCheckpoint(
             f"a checkpoint of format {found}, written by release {program}; this program reads "
             f"format {FORMAT}: install that release"
@@ -326,6 +354,7 @@ def _manifest(body: Fields) -> CheckpointManifest:
         step=body.number("step", COUNT_MAX),
         head=body.raw("head", 0, DIGEST_BYTES),
         chain=_chain(body.optional_table("chain")),
+        origin=_origin(body.table("origin")) if found == FORMAT else None,
         cursor=Cursor(
             optimizer_step=body.number("optimizer_step", COUNT_MAX),
             next_microbatch=body.number("next_microbatch", COUNT_MAX),

@@ -1,33 +1,42 @@
 """A stage's state from a checkpoint, whatever cut the checkpoint was made with.
 
 Each tensor is found by its name. The state comes in order, piece by piece, gaps included, as a
-replica keeps it in memory.
+replica keeps it in memory. A run that begins anew may take less: the weights, without their
+moments. What it does not take is as in version 0: an average is the weights, moments are zeros.
 
 Errors:  BadCheckpoint when a byte that is needed is not there; OtherCheckpoint when the
   checkpoint has no such tensor, or one of another shape.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from p2pswarm.base.errors import OtherCheckpoint
 from p2pswarm.checkpoint.catalogue import Checkpoint
 from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest, SavedStage
 from p2pswarm.checkpoint.stage_file import PieceReader, TensorInFile, base_in, block_of
-from p2pswarm.settings.config import STATE_KINDS, RunConfig
+from p2pswarm.run.messages.run import RunOrigin
+from p2pswarm.settings.config import AVERAGE, FACTOR, FORMER, STATE_KINDS, RunConfig
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, FlatTensor
 
+ZEROS = bytes(1 << 20)
+FACTORS = "exp_avg."  # where a state has its warm factors
 GATHER_BYTES = 256 << 10  # a hundred small parameters, and the gaps beside them
 
 
 def state_pieces(
-    checkpoint: Checkpoint, layout: FlatLayout, gather_bytes: int = GATHER_BYTES
+    checkpoint: Checkpoint,
+    layout: FlatLayout,
+    gather_bytes: int = GATHER_BYTES,
+    taken: Collection[str] = STATE_KINDS,
 ) -> Iterator[memoryview]:
     """The state of the stage that `layout` describes, in pieces of any size.
 
     Parts smaller than `gather_bytes` come together with others, larger ones without a copy.
+    `taken`: the tensors of a state that come from the checkpoint, as `taken_kinds` gives them; the
+    others are those of version 0.
     """
     gathered = bytearray()
-    for part in _state_parts(checkpoint, layout):
+    for part in _state_parts(checkpoint, layout, taken):
         whole = len(part) >= gather_bytes
         if not whole:
             gathered += part
@@ -40,17 +49,63 @@ def state_pieces(
         yield memoryview(bytes(gathered))
 
 
-def _state_parts(checkpoint: Checkpoint, layout: FlatLayout) -> Iterator[memoryview | bytes]:
+def _state_parts(
+    checkpoint: Checkpoint, layout: FlatLayout, taken: Collection[str]
+) -> Iterator[memoryview | bytes]:
     """The bytes of the state, in parts of any size."""
     files = _StageFiles(checkpoint)
     for kind, dtype in zip(layout.kinds, layout.dtypes, strict=True):
         at, item_bytes = 0, ITEM_BYTES[dtype]
         for tensor in layout.tensors:
-            yield bytes((tensor.start - at) * item_bytes)
-            reader, place = files.find(kind, tensor, dtype)
-            yield from reader.read(place.offset, place.nbytes)
+            yield from _zeros((tensor.start - at) * item_bytes)
+            source = kind if kind in taken else _first_kind(kind, tensor)
+            if source is None:
+                yield from _zeros((tensor.stop - tensor.start) * item_bytes)
+            else:
+                known = layout.dtypes[layout.kinds.index(source)]
+                reader, place = files.find(source, tensor, known)
+                parts = reader.read(place.offset, place.nbytes)
+                yield from parts if known == dtype else _widened(parts, known, dtype)
             at = tensor.stop
-        yield bytes((layout.length - at) * item_bytes)
+        yield from _zeros((layout.length - at) * item_bytes)
+
+
+def _first_kind(kind: str, tensor: FlatTensor) -> str | None:
+    """Of which tensor version 0 has the bytes where a state keeps `kind`; None: zeros."""
+    if tensor.name.startswith(FACTOR):
+        return FACTORS if kind == FACTORS else None  # a direction is no moment: it stays warm
+    return "" if kind in ("", AVERAGE, FORMER) else None
+
+
+def _widened(parts: Iterable[memoryview], dtype: str, wide: str) -> Iterator[bytes]:
+    """Weights in bfloat16 as float32, which has the same bits and more: little-endian."""
+    assert (dtype, wide) == ("bfloat16", "float32"), "other weights are kept as they compute"
+    left = b""
+    for part in parts:
+        narrow = left + part
+        whole = len(narrow) // 2 * 2
+        left = narrow[whole:]  # a piece of a file may end within a number
+        widened = bytearray(2 * whole)
+        widened[2::4], widened[3::4] = narrow[:whole:2], narrow[1:whole:2]
+        yield bytes(widened)
+
+
+def updates_before(checkpoint: Checkpoint, origin: RunOrigin) -> int:
+    """The optimizer's steps before version 0 of a run with this origin, whose moments it keeps."""
+    return checkpoint.manifest.cursor.optimizer_step - origin.begins
+
+
+def taken_kinds(there: RunConfig, origin: RunOrigin) -> Collection[str]:
+    """The tensors of a state that a run takes from its checkpoint, which is of the run `there`."""
+    if origin.fresh:
+        return ("",)
+    return tuple(there.state) if origin.anew else STATE_KINDS
+
+
+def _zeros(nbytes: int) -> Iterator[bytes]:
+    while nbytes > 0:
+        yield ZEROS[:nbytes]
+        nbytes -= len(ZEROS)
 
 
 def base_roots(checkpoint: Checkpoint, blocks: range) -> tuple[bytes, ...]:

@@ -192,7 +192,8 @@ def layout_in(tensors: Mapping[str, TensorInFile]) -> FlatLayout:
     ordered = sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes))
     weights = [(name, t.shape) for name, t in ordered if not name.startswith(STATE_KINDS[1:])]
     more = STATE_KINDS[STATE_TENSORS:]
-    kinds = [*STATE_KINDS[:STATE_TENSORS]]
+    moments = not tensors or any(name.startswith(STATE_KINDS[1]) for name in tensors)
+    kinds = [*STATE_KINDS[: STATE_TENSORS if moments else 1]]  # of first weights there are none
     kinds += [kind for kind in more if any(name.startswith(kind) for name in tensors)]
     firsts = [tensors.get(kind + name) for name, _ in weights[:1] for kind in kinds]
     dtypes = [first.dtype for first in firsts if first is not None]

@@ -58,6 +58,8 @@ def verify(target: str, say: Say, check_records: CheckRecords) -> Verification:
         f"{checkpoint.place}: run {run.name!r}, step {manifest.step}, written by release "
         f"{manifest.program}, signed by {checkpoint.signer}"
     )
+    if manifest.origin is not None:
+        say(f"the run: {manifest.origin.text}, of which the first record names the checkpoint")
     whole = [_check_stage(checkpoint, stage, say) for stage in manifest.stages]
     ok = all([*whole, _check_chain(checkpoint, say, check_records)])
     say(f"step {manifest.step} is whole" if ok else "it is not whole: use the one before")

@@ -55,9 +55,9 @@ class StageToSave:
     stages: int
     blocks: range
     layout: FlatLayout
-    agreed: Callable[[], Awaitable[bytes]]
+    agreed: Callable[[], Awaitable[bytes]] | None = None
     """Gives the digest of weights and moments, as the servers of the stage agree on it; computing
-    it takes longer than writing, and goes on beside that."""
+    it takes longer than writing, and goes on beside that. None: nobody has to agree."""
     base: tuple[bytes, ...] = ()
     """The roots of the frozen weights of its blocks, which are no part of the file."""
 

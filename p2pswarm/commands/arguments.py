@@ -49,6 +49,18 @@ def add_json(parser: argparse.ArgumentParser, text: str = "one line of JSON, for
     parser.add_argument("--json", action="store_true", help=text)
 
 
+def add_set(parser: argparse.ArgumentParser) -> None:
+    """Add settings in the place of those of the file."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="changes",
+        metavar="KEY=VALUE",
+        help="in the place of what the file says, such as run.steps=4000; repeatable",
+    )
+
+
 def add_package(parser: argparse.ArgumentParser) -> None:
     """Add whose code may be run: a file of weights may name any function, as strangers do."""
     text = "a package whose code you trust, if the model is of one; repeatable"

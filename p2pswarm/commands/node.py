@@ -23,6 +23,7 @@ from p2pswarm.commands.arguments import (
     Commands,
     add_bootstrap,
     add_json,
+    add_set,
     file_path,
     run_main,
     say,
@@ -48,8 +49,13 @@ TRAIN_TEXT = (
     "the file that train.weights names, with the run's name and step added, such as "
     "weights-my-run-step-2000.safetensors. A file that is there is never overwritten."
 )
+FROM_HELP = (
+    "begin a new run from the weights and moments of a checkpoint, at step 0 of its own settings "
+    "and text: TARGET is one, or a folder or URL that has some, of which the newest good one is "
+    "taken"
+)
 NODE_FLAGS = ("listen", "role", "identity", "invite", "log_level")
-TRAIN_FLAGS = ("standby", "new", "closed")
+TRAIN_FLAGS = ("standby", "new", "closed", "begin_from", "fresh_moments")
 NETWORK_FLAGS = ("announce", "relay_port", "relay_web")
 """The flags of `[network]` that have one value."""
 ROLE_TABLES = {"trainer": ("train", "run", "checkpoint"), "stage": ("serve",)}
@@ -72,7 +78,7 @@ def add(commands: Commands) -> None:
         description=NODE_TEXT,
         epilog="python -m p2pswarm.node is the same.",
     )
-    node.set_defaults(main=_run, resume=None, standby=False, new=False, closed=False)
+    node.set_defaults(main=_run, resume=None, **dict.fromkeys(TRAIN_FLAGS))
     node.add_argument(
         "--checkpoint-target",
         action="append",
@@ -110,6 +116,12 @@ def _add_train(commands: Commands) -> None:
         help="go on from a checkpoint: TARGET is one, or a folder or URL that has some, of which "
         "the newest good one is taken; default: checkpoint.target of FILE",
     )
+    train.add_argument("--from", dest="begin_from", metavar="TARGET", help=FROM_HELP)
+    train.add_argument(
+        "--fresh-moments",
+        action="store_true",
+        help="with --from: take the weights alone, as the optimizer's first step does",
+    )
     train.add_argument(
         "--standby",
         action="store_true",
@@ -142,6 +154,7 @@ def _add_node_flags(parser: argparse.ArgumentParser) -> None:
         help="what others dial, if it is not this machine's own address",
     )
     _add_relay_flags(parser)
+    add_set(parser)
     parser.add_argument(
         "--identity",
         type=file_path,
@@ -220,7 +233,7 @@ def print_example(name: str) -> int:
 
 def settings_of(flags: argparse.Namespace) -> NodeConfig:
     """The settings of the file and the flags together."""
-    config = load(flags.config) if flags.config else NodeConfig()
+    config = load(flags.config, flags.changes)
     values = {name: getattr(flags, name) for name in NODE_FLAGS}
     values["bootstrap"] = tuple(flags.bootstrap or ())
     train = {name: getattr(flags, name) for name in TRAIN_FLAGS}
@@ -266,7 +279,14 @@ def _check_tables(config: NodeConfig, file: Path) -> None:
 
 def _check_beginning(train: TrainConfig) -> None:
     """Raise Unusable if a trainer is to stand by for a run and to begin another one."""
-    for named, flag in ((train.new, "--new"), (train.resume, "--resume")):
+    if train.begin_from and train.resume:
+        raise Unusable(
+            "--resume goes on with a run, and --from begins another: leave one of them out"
+        )
+    if train.fresh_moments and not train.begin_from:
+        raise Unusable("--fresh-moments is about a checkpoint's: name one with --from")
+    beginnings = (train.new, "--new"), (train.resume, "--resume"), (train.begin_from, "--from")
+    for named, flag in beginnings:
         if train.standby and named:
             raise Unusable(
                 f"--standby waits for a run that another trainer has begun, and {flag} begins one: "

@@ -26,7 +26,7 @@ from p2pswarm.models.first_weights import TAG, PortableDraws
 from p2pswarm.models.formats.weight_formats import DTYPES
 from p2pswarm.models.gpt import gpt
 from p2pswarm.models.library.foreign_code import blocks_of, foreign
-from p2pswarm.models.pretrained import PRETRAINED, load_blocks, published_values
+from p2pswarm.models.pretrained import load_blocks, published_values
 from p2pswarm.models.registry import Family, family, register
 from p2pswarm.models.scope import full_name, is_frozen, set_scope
 from p2pswarm.models.trainable import (
@@ -38,7 +38,7 @@ from p2pswarm.models.trainable import (
     unset,
 )
 from p2pswarm.models.weight_tying import join_ends, require_ends
-from p2pswarm.settings.config import ModelConfig, RunConfig
+from p2pswarm.settings.config import PRETRAINED, ModelConfig, RunConfig
 
 register("gpt")(gpt)
 

@@ -23,8 +23,8 @@ from p2pswarm.models.library.hf_library import (
     requirement,
     settings_of_class,
 )
+from p2pswarm.models.own_weights import settled_start
 from p2pswarm.models.pretrained import (
-    PRETRAINED,
     check_names,
     ends_differ,
     offer,
@@ -32,7 +32,7 @@ from p2pswarm.models.pretrained import (
     offer_named,
 )
 from p2pswarm.models.scope import settled_scope
-from p2pswarm.settings.config import HF, ModelConfig, RunConfig
+from p2pswarm.settings.config import HF, PRETRAINED, ModelConfig, RunConfig
 from p2pswarm.settings.parser import RUN_BYTES_MAX, run_to_json
 
 CONFIG_FILE = "config.json"
@@ -47,6 +47,7 @@ INSTEAD = (
 
 def resolved(run: RunConfig) -> RunConfig:
     """The run with its model as a manifest names it; one that has that already stays as it is."""
+    run = settled_start(run)
     model = run.model
     if model.folder is not None:
         model = _of_place(model, model.folder, starts=run.start == PRETRAINED)

@@ -44,11 +44,10 @@ from p2pswarm.models.library.weight_files import (
     HubFiles,
     WeightFiles,
 )
-from p2pswarm.settings.config import HF, ModelConfig, RunConfig
+from p2pswarm.settings.config import HF, PRETRAINED, ModelConfig, RunConfig
 from p2pswarm.settings.limits import hub_name, is_pinned
 from p2pswarm.settings.node_config import ServeConfig
 
-PRETRAINED = "pretrained"
 PUBLISHED_KEPT = 4  # a name and a rule for each tensor; a process serves one or two models
 _files: dict[str, WeightFiles] = {}
 """By the digest that a manifest has."""

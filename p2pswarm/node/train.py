@@ -250,6 +250,7 @@ async def _context(
         trainers=entry.trainers,
         saving=saving,
         origin=entry.resumed,
+        began=identity.origin,
         proof=proof_of(identity, entry.resumed, verify_base=config.train.verify_base),
         text_lost=text_lost,
         may_vote=functools.partial(may_vote, rpc),

@@ -44,6 +44,10 @@ class SiteDevices:
     memory_gib: Annotated[float, Between(1e-3, 1e5)] = UNKNOWN
     access_gbps: Gbps = UNKNOWN
     """What its own line carries, each way."""
+    up_gbps: Gbps = UNKNOWN
+    """What it carries away, where that is less: as much goes out as comes in."""
+    price_per_hour: Annotated[float, Between(0.0, 1e6)] = 0.0
+    """What one costs, in any currency."""
     drift: Annotated[float, Between(0.0, 1.0)] = 0.0
     """How much its speed wanders: for `p2pswarm simulate`."""
 
@@ -142,9 +146,11 @@ def fleet_of(given: DeviceFile) -> DeviceFleet:
         tuple(kind for kind, entry in named for _ in range(entry.count)),
         np.array([entry.tflops for entry in entries]) * TFLOPS,
         np.array([entry.memory_gib for entry in entries]) * 2.0**30,
-        np.array([entry.access_gbps for entry in entries]) * BYTES_PER_GBIT,
+        np.array([min(entry.access_gbps, entry.up_gbps) for entry in entries]) * BYTES_PER_GBIT,
         network,
         given.plan.connections,
+        frozenset(n for n, entry in enumerate(entries) if entry.up_gbps < entry.access_gbps),
+        prices if any(prices := tuple(entry.price_per_hour for entry in entries)) else (),
     )
 
 

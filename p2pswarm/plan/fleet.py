@@ -41,6 +41,10 @@ class DeviceFleet:
     """Of one connection."""
     connections: int
     """The most of a link."""
+    uplinks: frozenset[int] = frozenset()
+    """The devices whose line is slower up than down, and counts as it is up."""
+    prices_n: tuple[float, ...] = ()
+    """What each costs an hour; empty: not known."""
 
     @property
     def links_bytes_nn(self) -> Floats:
@@ -66,6 +70,8 @@ class DeviceFleet:
             self.access_bytes_n[pick],
             DeviceNetwork(latency_s_nn, gbps_nn),
             self.connections,
+            self.uplinks | ({len(self.names)} if like in self.uplinks else frozenset()),
+            (*self.prices_n, self.prices_n[like]) if self.prices_n else (),
         )
 
 

@@ -19,6 +19,10 @@ from p2pswarm.plan.network import Floats
 from p2pswarm.plan.pipeline_annealing import Draft, Needs, device_rate, parts_of
 
 FLOW_UNITS = 1e9  # of the pace, in whole numbers
+SLOWEST_SHARE = 0.99  # of a rate: as good as all of it
+AT_ONCE = 1e24  # operations a second: no microbatch takes any time
+TERA = 1e12
+MBIT_SHOWN = 1000  # beyond, in Gbit/s
 USED_LEAST = 1e-3  # of a link's share of the pace: less needs no connection
 
 
@@ -38,6 +42,12 @@ class StepCost:
     """The share of each stage's rate that is used."""
     flows: dict[tuple[int, int], float]
     """Microbatches a second over each link that is used."""
+    slowest: str
+    """What of which device sets the pace, with its number."""
+    computing_pace_s: float
+    """As `pace_s`, if links and lines carried everything at once."""
+    carrying_pace_s: float
+    """As `pace_s`, if devices computed everything at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +105,66 @@ def step_cost(fleet: DeviceFleet, load: WorkLoad, draft: Draft) -> StepCost:
         _limit(fleet, load, draft, parts.stages_sx[:, 0], pace),
         tuple(pace / rate if rate > 0 else 1.0 for rate in parts.stages_sx[:, 0]),
         flows,
+        _slowest(fleet, needs, draft, parts.stages_sx[:, 0], pace),
+        _computing_pace_s(needs, draft),
+        _carrying_pace_s(needs, draft),
     )
+
+
+def _computing_pace_s(needs: Needs, draft: Draft) -> float:
+    """The time of a microbatch in the stage that computes longest; without devices for ever."""
+    longest_s = 0.0
+    for stage, (first, after) in enumerate(pairwise(draft.borders_s)):
+        rate = needs.flops_n[draft.stage_n == stage].sum() / needs.flops_k[first:after].sum()
+        longest_s = max(longest_s, float(1.0 / rate) if rate > 0 else float("inf"))
+    return longest_s
+
+
+def _carrying_pace_s(needs: Needs, draft: Draft) -> float:
+    """The time of a microbatch where the most has to be carried; 0 with one stage."""
+    if len(draft.borders_s) <= 2:  # noqa: PLR2004  one stage sends nothing
+        return 0.0
+    at_once = needs._replace(flops_n=np.full_like(needs.flops_n, AT_ONCE))
+    pace, _ = _largest_flow(at_once, draft)
+    return 1.0 / pace if pace > 0 else float("inf")
+
+
+def _slowest(fleet: DeviceFleet, needs: Needs, draft: Draft, rates_s: Floats, pace: float) -> str:
+    """The place that sets the pace: a device's line or processor, or a link."""
+    stage = int(np.argmin(rates_s))
+    if pace < SLOWEST_SHARE * rates_s[stage]:
+        one, other = _narrowest(needs, draft)
+        rate = needs.links_nn[one, other]
+        return f"the link of {fleet.names[one]} and {fleet.names[other]}, {_rate_text(rate)}"
+    group = [int(device) for device in np.flatnonzero(draft.stage_n == stage)]
+    if not group:
+        return f"stage {stage}, which has no device"
+    device = min(group, key=lambda each: device_rate(needs, draft, each, stage))
+    flops = needs.flops_k[draft.borders_s[stage] : draft.borders_s[stage + 1]].sum()
+    rate, name = device_rate(needs, draft, device, stage), fleet.names[device]
+    others = f", the slowest of {len(group)} in stage {stage}" if len(group) > 1 else ""
+    if rate > SLOWEST_SHARE * needs.flops_n[device] / flops:
+        return f"{name}'s computing, {needs.flops_n[device] / TERA:.3g} TFLOP/s{others}"
+    sides = (1 if stage > 0 else 0) + (1 if stage < len(draft.borders_s) - 2 else 0)
+    if rate < SLOWEST_SHARE * needs.access_n[device] / (needs.numbers[1] * sides):
+        return f"the codec on {name}{others}"
+    what = "uplink" if device in fleet.uplinks else "line"
+    return f"{name}'s {what}, {_rate_text(needs.access_n[device])}{others}"
+
+
+def _narrowest(needs: Needs, draft: Draft) -> tuple[int, int]:
+    """The slowest link at the border whose links carry least together."""
+    stages = len(draft.borders_s) - 1
+    groups = [np.flatnonzero(draft.stage_n == stage) for stage in range(stages)]
+    between = [needs.links_nn[np.ix_(one, other)] for one, other in pairwise(groups)]
+    border = int(np.argmin([links.sum() for links in between]))
+    row, column = np.unravel_index(np.argmin(between[border]), between[border].shape)
+    return int(groups[border][row]), int(groups[border + 1][column])
+
+
+def _rate_text(bytes_per_s: float) -> str:
+    mbit = 8 * bytes_per_s / 1e6
+    return f"{mbit:,.0f} Mbit/s" if mbit < MBIT_SHOWN else f"{mbit / 1000:.3g} Gbit/s"
 
 
 def connections_of(fleet: DeviceFleet, load: WorkLoad, cost: StepCost) -> list[int]:
@@ -157,11 +226,11 @@ def _largest_flow(needs: Needs, draft: Draft) -> tuple[float, dict[tuple[int, in
 def _limit(fleet: DeviceFleet, load: WorkLoad, draft: Draft, rates_s: Floats, pace: float) -> str:
     """Return what sets the pace."""
     stage = int(np.argmin(rates_s))
-    if pace < 0.99 * rates_s[stage]:
+    if pace < SLOWEST_SHARE * rates_s[stage]:
         return "links between stages: no stage's devices are busy all the time"
     first, after = draft.borders_s[stage], draft.borders_s[stage + 1]
     flops = load.flops_k[first:after].sum()
     group = np.flatnonzero(draft.stage_n == stage)
     computing = sum(fleet.flops_n[device] / flops for device in group)
-    what = "computing" if rates_s[stage] > 0.99 * computing else "the lines of its devices"
+    what = "computing" if rates_s[stage] > SLOWEST_SHARE * computing else "the lines of its devices"
     return f"{what} in stage {stage}"

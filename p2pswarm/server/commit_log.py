@@ -247,7 +247,8 @@ class CommitLog:
     def begin(self, since: int, *, keep: bool, draws: bool = True) -> FirstWeights:
         """Start a session that takes part in the steps from `since` on; a sum is not kept twice.
 
-        `draws`: version 0 can be made here.
+        `draws`: version 0 is drawn from the seed, or read from files that are here; else it is a
+        checkpoint's, or comes from members.
         """
         held = self.held
         if keep:

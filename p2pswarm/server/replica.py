@@ -22,6 +22,7 @@ from p2pswarm.models.compute.base import Engine, StateMemory, Update, part_sizes
 from p2pswarm.run.averaging.base import AveragedGradient, Compute, Sums
 from p2pswarm.run.averaging.round import RoundId
 from p2pswarm.run.averaging.stage_averaging import StageAveraging
+from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.messages.step import Commit, Reduce, Reduced, TiedReduced
 from p2pswarm.run.state.base import BackgroundThread, Snapshot, at_once
 from p2pswarm.run.state.frozen_state import FrozenState
@@ -226,12 +227,16 @@ class Replica:
         aside: BackgroundThread = at_once,
         background: Compute | None = None,
         window_bytes: int = WINDOW_BYTES,
+        origin: RunOrigin | None = None,
     ) -> None:
         """`aside`: a thread that reads the weights for others, while the first one computes.
 
         `background`: where digests are computed, beside `compute`; None: they take turns.
         `window_bytes`: the most memory for copies of a version that is being read.
+        `origin`: what the run began from; None: first weights, which are drawn.
         """
+        self._drawn = origin is None
+        self._updates_before = 0 if origin is None else origin.before
         self.stage = stage
         self.engine = engine
         self._compute = compute
@@ -308,7 +313,8 @@ class Replica:
             if not keep:
                 await self._digest.settled()
             kept = self.log.keep_sum(since) if keep_sum else None
-            first = self.log.begin(since, keep=keep, draws=self.engine.draws)
+            draws = self._drawn and self.engine.draws
+            first = self.log.begin(since, keep=keep, draws=draws)
             draw = first is FirstWeights.DRAWN
             await to_its_end(self._reset(since, draw=draw, keep=keep, keep_sum=keep_sum))
             self._load_from(since, agreed, fetched=first is FirstWeights.FETCHED)
@@ -523,13 +529,16 @@ class Replica:
     async def _follow(self, loading: Loading, order: Commit, decision: CommitDecision) -> None:
         """Let the pieces that are here follow a commit, or enter that they cannot."""
         if decision is CommitDecision.FOLLOW:
-            update = Update(order.step + 1, order.scale, order.learning_rate)
+            update = self._update_of(order)
             await loading.committed(order.step, self.log.take(order), update)
         elif decision is CommitDecision.MISSED:
             loading.missed(order.step)
 
+    def _update_of(self, order: Commit) -> Update:
+        return Update(order.step + 1, order.scale, order.learning_rate, self._updates_before)
+
     async def _apply(self, order: Commit, sums: Sums) -> None:
-        update = Update(order.step + 1, order.scale, order.learning_rate)
+        update = self._update_of(order)
 
         def step() -> None:
             if self.engine.odd is None:

@@ -12,6 +12,7 @@ from p2pswarm.checkpoint.checkpoint_manifest import SavedStage
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.digests import StateHasher
 from p2pswarm.checkpoint.names import CheckpointId, parse_folder
+from p2pswarm.checkpoint.restore import updates_before
 from p2pswarm.checkpoint.targets import may_use, open_store
 from p2pswarm.checkpoint.writer import StageToSave
 from p2pswarm.models.blocks import stage_blocks
@@ -135,13 +136,16 @@ def source_of(
     source = order.source
     if source != origin and source.run != order.run:
         raise OtherCheckpoint("the trainer names a checkpoint that the run did not begin from")
-    wanted = Wanted(run=source.run, config=run, blocks=blocks)
+    anew, fresh = source.anew, source.fresh
+    wanted = Wanted(run=source.run, config=run, blocks=blocks, anew=anew, fresh=fresh)
     checkpoint = open_checkpoint(open_store(order.target), order.folder, wanted)
     if checkpoint.digest != source.checkpoint:
         raise OtherCheckpoint(
             f"{checkpoint.place} is not the checkpoint that the run goes on from: name the same "
             "target on all machines"
         )
+    if source == origin and not fresh and source.before != updates_before(checkpoint, source):
+        raise OtherCheckpoint(f"{checkpoint.place} is of another step of its optimizer")
     return checkpoint
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 
 from p2pswarm.base.errors import NotServing, SwarmError, Unusable
 from p2pswarm.checkpoint.checkpoint_io import load_stage, on_thread, save_stage
-from p2pswarm.checkpoint.restore import stage_as_saved
+from p2pswarm.checkpoint.restore import stage_as_saved, taken_kinds
 from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.checkpoint.writer import report_of
 from p2pswarm.models.blocks import stage_blocks
@@ -84,7 +84,7 @@ class Checkpointing:
         try:
             async with asyncio.timeout(TOLD_S):
                 order = await asyncio.shield(self._from)
-            if order.source.version == version:
+            if order.source.begins == version:
                 await replica.install(await self._load(order))
         except TimeoutError:
             log.info("no checkpoint was named: other members are asked for the weights")
@@ -103,11 +103,13 @@ class Checkpointing:
         layout = await on_thread(lambda: layout_of(run, blocks))
         base = replica.engine.weights.base_roots
         state = StateInMemory(layout, replica.engine.state_bytes, base)
-        async for piece in load_stage(checkpoint, layout):
+        taken = taken_kinds(checkpoint.manifest.run_config(), order.source)
+        async for piece in load_stage(checkpoint, layout, taken):
             state.add(piece)
-        digest, data = state.whole(stage_as_saved(checkpoint.manifest, run, blocks))
+        as_saved = None if order.source.fresh else stage_as_saved(checkpoint.manifest, run, blocks)
+        digest, data = state.whole(as_saved)
         context.say(f"stage {replica.stage} loaded from {checkpoint.place}")
-        return Snapshot(order.source.version, digest, data)
+        return Snapshot(order.source.begins, digest, data)
 
     def _begin(self, order: SaveState) -> None:
         if self._saving:

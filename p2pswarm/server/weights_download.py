@@ -25,7 +25,7 @@ GB = 1e9
 def make_replica(context: ServerContext, stage: int, engine: Engine) -> Replica:
     """A stage's weights on this machine; none are here yet."""
     threads = context.compute, context.aside, context.background
-    return Replica(stage, engine, *threads, context.saving.window_bytes)
+    return Replica(stage, engine, *threads, context.saving.window_bytes, context.origin)
 
 
 async def fetch_weights(

@@ -22,6 +22,9 @@ from p2pswarm.settings.limits import (
     entry_for,
 )
 
+RANDOM, PRETRAINED = "random", "pretrained"
+STARTS = RANDOM, PRETRAINED
+"""The first weights that a manifest names; files of the trainer's own become a checkpoint."""
 DITHER_NAMES = ("dither6", "dither5", "dither4", "dither3", "dither2")
 NEAREST_FP4_NAMES = ("nvfp4", "mxfp4")
 """The codecs of 4-bit floats that round to nearest: for activations alone."""
@@ -345,8 +348,9 @@ class RunConfig:
     name: Annotated[str, Text(64)] = "p2pswarm"
     seed: Annotated[int, Between(0, 2**63 - 1)] = 1
     """The seed of the initial weights and of the order of the samples."""
-    start: Annotated[str, OneOf("random", "pretrained")] = "random"
-    """The first weights: drawn from the seed, or those of `hf:FOLDER` or `hf:NAME`."""
+    start: Annotated[str, Text(1_000)] = RANDOM
+    """The first weights: "random", drawn from the seed; "pretrained", those of `hf:FOLDER` or
+    `hf:NAME`; or a file or folder of the trainer's own, whole weights or an adapter."""
     stages: Annotated[int, Between(1, 256)] = 2
     cut: tuple[Count, ...] = ()
     """How many blocks each stage has, as `p2pswarm plan` found; empty: about the same work."""
@@ -511,7 +515,8 @@ class RunConfig:
     def _check_frozen(self) -> None:
         """Refuse frozen weights where nothing is frozen, and what does not go with them."""
         check_patterns("frozen", self.frozen)
-        if self.base != "full" and not self.frozen and self.adapter is None:
+        brings_one = self.start not in STARTS  # a folder of an adapter
+        if self.base != "full" and not self.frozen and self.adapter is None and not brings_one:
             raise ValueError(
                 f'base "{self.base}" is for weights that are frozen: set adapter, as in '
                 "adapter = { rank = 16 }, or leave base out"

@@ -13,14 +13,15 @@ import json
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from p2pswarm.base.errors import BadMessage, Unusable, one_line
 from p2pswarm.base.files import refuse_pipe
-from p2pswarm.settings.config import HF, AdapterConfig, ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.settings.changes import SHORT_FOR, changed, keys_of
+from p2pswarm.settings.config import HF, STARTS, AdapterConfig, ModelConfig, RunConfig
 from p2pswarm.settings.limits import (
     BYTES,
     LONG_NAME,
@@ -60,7 +61,6 @@ RUN_BYTES_MAX = 120 * 1024  # its JSON; with a trainer's card it is a message of
 RUN_TAG = b"p2pswarm-run-2:"
 RUN_ID_BYTES = 16
 SHORT = '; model = "NAME" is short for family = "NAME" in [run.model], optimizer = "NAME" for name'
-SHORT_FOR = {ModelConfig: "family", OptimizerConfig: "name"}  # tables that may be one text
 TWICE = "Cannot overwrite", "Cannot declare"  # how `tomllib` says that a key is there already
 SETTINGS_BYTES_MAX = 1 << 20  # a settings file has a page of text; anything larger is another file
 FLOAT_MAX = 1 << 1023  # larger whole numbers do not fit a float
@@ -80,15 +80,24 @@ class OtherRunVersion(BadMessage):
         )
 
 
-def load(path: Path) -> NodeConfig:
-    """Read a node's settings; paths in the file are relative to its folder."""
-    table = read_table(path)
+def load(path: Path | None, changes: Sequence[str] = ()) -> NodeConfig:
+    """Read a node's settings; paths in the file, and in changes, are relative to its folder.
+
+    `changes`: KEY=VALUE, in the place of what the file says. Without a file, all else is default.
+    """
+    table = {} if path is None else read_table(path)
     if "device" in table:
         raise Unusable(f"{path}: a file of devices, for p2pswarm plan: name a node's settings")
     try:
-        return _build(NodeConfig, table, "", path.parent)
+        table = changed(table, changes)
     except ValueError as error:
-        raise Unusable(f"{path}: {error}") from error
+        raise Unusable(f"--set: {error}") from error
+    try:
+        return _build(NodeConfig, table, "", Path() if path is None else path.parent)
+    except ValueError as error:
+        said = str(error)
+        typed = path is None or any(said.startswith(key) for key in keys_of(changes))
+        raise Unusable(f"{'--set' if typed else path}: {said}") from error
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -151,7 +160,7 @@ def run_from_json(data: bytes, version: int = RUN_VERSION) -> RunConfig:
         run = _build(RunConfig, whole.get("run"), "run", Path())
     except ValueError as error:
         raise BadMessage(f"manifest: {error}") from error
-    if run.model.folder is not None:
+    if run.model.folder is not None or run.start not in STARTS:
         raise BadMessage("a manifest that names a folder")
     if run.model.hub and not is_pinned(run.model.hub):
         raise BadMessage("a manifest that names a model of the hub without its commit")
@@ -238,6 +247,8 @@ def _in_full(kind: type, table: object, base: Path) -> object:
         return _serve_table(table)
     if kind is AdapterConfig:
         return _adapter_table(table)
+    if kind is RunConfig:
+        return _run_table(table, base)
     return _train_table(table, base) if kind is TrainConfig else table
 
 
@@ -251,6 +262,14 @@ def _model_table(table: Mapping[str, Any]) -> Mapping[str, Any]:
         named = {"hub": place} if hub_name(place) else {}  # if there is no such folder
         return {**table, "family": HF.rstrip(":"), "folder": place, **named}
     return table
+
+
+def _run_table(table: Mapping[str, Any], base: Path) -> Mapping[str, Any]:
+    """First weights of the user's own are relative to the file, as other paths are."""
+    start = table.get("start")
+    if not isinstance(start, str) or start in STARTS or not start or "\0" in start:
+        return table
+    return {**table, "start": str(base / start)}
 
 
 def _adapter_table(table: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -69,6 +69,11 @@ class TrainConfig:
     """Begin another run, though the folder of `state` holds one that is not finished."""
     resume: str = ""
     """A checkpoint, or a target that has some, to go on from the newest; empty: begin anew."""
+    begin_from: str = ""
+    """A checkpoint, or a target that has some, whose weights and moments begin a new run, with
+    other settings; empty: none."""
+    fresh_moments: bool = False
+    """With `begin_from`: take the weights alone; moments begin with zeros."""
     progress: Annotated[str, OneOf("auto", "live", "lines", "json")] = "auto"
     """What stdout shows; auto: live in a terminal, lines elsewhere; json: one object per line."""
 

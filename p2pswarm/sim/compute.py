@@ -132,6 +132,13 @@ class Cost:
     """The gradient of one stage, which is averaged; at the least a number for each microbatch."""
     shares: tuple[float, ...] = ()
     """The share of each stage, over the mean of the stages; empty: all have the same."""
+    backward_share: float = BACKWARD_SHARE
+    """Of a forward's time: a frozen weight has no gradient, so there it is one."""
+
+    @property
+    def both_s(self) -> float:
+        """Forward and backward."""
+        return (1 + self.backward_share) * self.forward_s
 
     def of(self, stage: int) -> "Cost":
         """The cost of one stage."""
@@ -140,6 +147,7 @@ class Cost:
             forward_s=share * self.forward_s,
             state_bytes=round(share * self.state_bytes),
             gradient_bytes=round(share * self.gradient_bytes),
+            backward_share=self.backward_share,
         )
 
 
@@ -334,7 +342,7 @@ class SimStage:
         kept = self._kept.pop(key, None)
         if kept is None:
             raise NotServing(f"nothing is kept for {key}")
-        self._spend(BACKWARD_SHARE * self._cost.forward_s)
+        self._spend(self._cost.backward_share * self._cost.forward_s)
         number, forward_off = kept
         off = self._off(gradient) or forward_off
         self._add(number, spec, off=off)
@@ -342,7 +350,7 @@ class SimStage:
 
     def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
         """Forward, loss and backward in one."""
-        self._spend((1 + BACKWARD_SHARE) * self._cost.forward_s)
+        self._spend(self._cost.both_s)
         off = self._off(given)
         self._add(number_in(tokens_BS), spec, off=off)
         return LossResult(self._loss() + off, self._gives[off] if spec.returning else {})

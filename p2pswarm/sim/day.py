@@ -8,7 +8,7 @@ from random import Random
 
 from p2pswarm.progress.events import Report
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.sim.compute import BACKWARD_SHARE, Cost
+from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.day_record import DayRecord, FleetSample, StepSample, best_rate
 from p2pswarm.sim.devices import SimDevice
 from p2pswarm.sim.network_conditions import Place, WorldConfig
@@ -59,7 +59,7 @@ class DayConfig:
         """Microbatches a second of these machines at best, if moving cost nothing."""
         shares = self.cost.shares or (1.0,) * self.run.stages
         speeds = [self.fleet[machine].speed for machine in machines]
-        return best_rate(speeds, shares) / ((1 + BACKWARD_SHARE) * self.cost.forward_s)
+        return best_rate(speeds, shares) / self.cost.both_s
 
 
 class SimDay:

@@ -25,7 +25,7 @@ from p2pswarm.server.leadership import Seeker
 from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.parser import run_id, run_to_json
-from p2pswarm.sim.compute import BACKWARD_SHARE, Processor, sim_engine
+from p2pswarm.sim.compute import Processor, sim_engine
 from p2pswarm.sim.devices import DriftingProcessor, SimDevice, SpeedDrift
 from p2pswarm.sim.faults import FaultInjection
 from p2pswarm.sim.network_conditions import Place
@@ -159,7 +159,7 @@ class SimSwarm:
         begun_s = sum(one.busy_s * one.speed for one in processors)
         steps = sum(isinstance(report, StepDone) for report in self.reports)
         passes = steps * run.batch.microbatches * run.stages
-        return passes * (1 + BACKWARD_SHARE) * self.config.cost.forward_s / begun_s
+        return passes * self.config.cost.both_s / begun_s
 
     def process_at(self, seat: int) -> SimRpc:
         """The process of a seat, dead or alive."""

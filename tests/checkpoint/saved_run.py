@@ -18,7 +18,7 @@ from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.node.run.resume import proof_of, resumed_from
+from p2pswarm.node.run.resume import begun_from, proof_of, resumed_from
 from p2pswarm.progress.events import Report
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.run.router import Router
@@ -38,7 +38,7 @@ from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.coordinator_io.chain_start import founding_start
-from p2pswarm.trainer.coordinator_io.checkpoints import SavingPlan
+from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom, SavingPlan
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.participant import Trainer
 
@@ -81,6 +81,9 @@ class SavedRun:
     tasks: asyncio.TaskGroup
     every_steps: int = 2
     resume: bool = False
+    begin_from: str = ""
+    fresh: bool = False
+    origin: ResumedFrom | None = None
     nonce: bytes = bytes(16)
     reports: list[Report] = field(default_factory=list)
     on_report: Callable[[Report], None] = lambda _: None
@@ -95,9 +98,12 @@ class SavedRun:
         self.world = SimWorld(5)
         text = corpus(self.config)
         digest = text.digest()
-        origin = None
+        origin = self.origin
         if self.resume:
             origin = resumed_from(str(self.target), self.config, digest, self.said.append)
+        if self.begin_from:
+            place, tell = self.begin_from, self.said.append
+            origin = begun_from(place, self.config, digest, tell, fresh=self.fresh)
         self.identity = RunIdentity(
             self.config, digest, self.nonce, TRAINER.peer_id.raw, origin and origin.origin
         )
@@ -121,6 +127,7 @@ class SavedRun:
                 chain=self.chain,
                 saving=saving,
                 origin=origin,
+                began=self.identity.origin,
                 proof=proof_of(self.identity, origin),
             )
         )

@@ -156,7 +156,7 @@ def test_a_configuration_that_is_none_is_refused_when_it_is_asked_for():
 def test_another_format_names_the_release_to_install():
     data = resigned(lambda b: b.update(format=FORMAT + 1, program="9.1"))
 
-    with pytest.raises(OtherCheckpoint, match=r"format 2, written by release 9\.1.*install"):
+    with pytest.raises(OtherCheckpoint, match=r"format 3, written by release 9\.1.*install"):
         read(data)
 
 

@@ -323,3 +323,26 @@ def test_a_path_with_a_name_that_no_file_system_has_is_one_line(capsys):
         parse(["generate", "x" * 256, "hello"])
 
     assert capsys.readouterr().err.endswith("which no file system has; see --help\n")
+
+
+def test_a_new_run_begins_from_what_is_named_with_changed_settings(written):
+    file = written("[train]\ndata = '.'\n[run]\nsteps = 10")
+    changes = ("--set", "run.steps=4e3", "--set", "run.optimizer=muon")
+
+    config = config_of("train", file, "--from", "there", "--fresh-moments", *changes)
+
+    assert (config.train.begin_from, config.train.fresh_moments) == ("there", True)
+    assert (config.run.steps, config.run.optimizer.name) == (4000, "muon")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--from", "a", "--resume", "b"), "--resume goes on with a run, and --from begins"),
+        (("--fresh-moments",), "--fresh-moments is about a checkpoint's: name one with --from"),
+        (("--standby", "--from", "a"), "--from begins one: leave one of them out"),
+    ],
+)
+def test_beginnings_that_exclude_each_other_are_a_line(written, flags, said):
+    with pytest.raises(Unusable, match=said):
+        config_of("train", written("[train]\ndata = '.'"), *flags)

@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 
-from p2pswarm.commands.arguments import Commands, add_json, file_path, say, whole
+from p2pswarm.commands.arguments import Commands, add_json, add_set, file_path, say, whole
 
 SHOWN_MAX = 1_000
 TEXT = (
@@ -30,13 +30,14 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--show", type=whole(0, SHOWN_MAX), default=3, metavar="N", help="rows to show; default 3"
     )
+    add_set(parser)
     add_json(parser, "print one JSON object, for scripts")
 
 
 def _run(flags: argparse.Namespace) -> int:
     """Read the text with numpy and torch, which only some commands load."""
     report = importlib.import_module("p2pswarm.commands.data.text_report")
-    found = report.text_report(flags.settings, flags.show)
+    found = report.text_report(flags.settings, flags.show, flags.changes)
     colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")  # https://no-color.org
     say(report.as_json(found) if flags.json else report.as_text(found, colours=colours))
     return 0

@@ -6,7 +6,7 @@ Errors:  Unusable for settings, text or a tokenizer that cannot be used.
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,9 +88,9 @@ class DataReport:
     rows: tuple[ShownRow, ...]
 
 
-def text_report(settings: Path, shown: int) -> DataReport:
-    """Read the text of a trainer's settings, as its run would."""
-    config = load(settings)
+def text_report(settings: Path, shown: int, changes: Sequence[str] = ()) -> DataReport:
+    """Read the text of a trainer's settings, as its run would; `changes`: as `load` takes them."""
+    config = load(settings, changes)
     train = config.train
     if not train.parts:
         raise Unusable(f"{settings}: train.data is missing: name a text file or a folder")

@@ -71,6 +71,22 @@ class PlanAnswer:
         return connections_of(self.fleet, self.load, self.plan.cost)
 
     @property
+    def speed(self) -> float:
+        """Tokens a second, with filling, draining and averaging."""
+        return self.asked.step_tokens / self.plan.seconds
+
+    def tokens_per_s(self, pace_s: float) -> float:
+        """The tokens of microbatches that follow one another at a pace."""
+        return self.asked.tokens_per_microbatch / pace_s
+
+    @property
+    def price_per_hour(self) -> float | None:
+        """What the devices cost that the plan uses; None if no price is known."""
+        prices = self.fleet.prices_n
+        used = [device for stage in self.plan.stages for device in stage]
+        return sum(prices[device] for device in used) if prices else None
+
+    @property
     def edges(self) -> list[PlannedEdge]:
         """The links that it uses."""
         return edges_of(self.fleet, self.load, self.plan.cost)
@@ -244,6 +260,27 @@ def delay_line(found: PlanAnswer) -> str | None:
     return f"  {what} {together_s:.3f} s a step, {speed}, for {cost_text} (docs/delay.md)"
 
 
+def speed_lines(found: PlanAnswer) -> list[str]:
+    """Return what the plan trains in a second, what limits that, and what it costs."""
+    cost, run = found.plan.cost, found.run
+    pace, at_once = map(found.tokens_per_s, (cost.pace_s, cost.computing_pace_s))
+    would = f"the computing would allow {at_once:,.0f}"
+    if cost.carrying_pace_s:
+        would += f", the links {found.tokens_per_s(cost.carrying_pace_s):,.0f}"
+    text = [
+        f"  speed: {found.speed:,.0f} tokens/s",
+        f"  slowest: {cost.slowest}: {pace:,.0f} tokens/s; {would}",
+    ]
+    if (price := found.price_per_hour) is not None:
+        millions = 3600 * found.speed / 1e6
+        hours = run.steps * found.plan.seconds / 3600
+        text.append(
+            f"  price: {price:,.2f} an hour, {price / millions:,.2f} a million tokens, "
+            f"{price * hours:,.2f} for {run.steps:,} steps in {hours:,.1f} h"
+        )
+    return text
+
+
 def lines(found: PlanAnswer) -> list[str]:
     """Return what was found, for people."""
     plan, cost, fleet = found.plan, found.plan.cost, found.fleet
@@ -268,6 +305,7 @@ def lines(found: PlanAnswer) -> list[str]:
         f"  limit: {cost.limit}; microbatches {work_s:.2f} s, filling and draining "
         f"{cost.fill_s:.2f} s, averaging {cost.averaging_s:.2f} s"
     )
+    text += speed_lines(found)
     if about_delay := delay_line(found):
         text.append(about_delay)
     if wide := [edge for edge in found.edges if edge.connections > 1]:
@@ -311,6 +349,10 @@ def as_json(found: PlanAnswer) -> dict[str, Any]:
             for edge in found.edges
         ],
         "limit": plan.cost.limit,
+        "slowest": plan.cost.slowest,
+        "tokens_per_s": found.speed,
+        "computing_tokens_per_s": found.tokens_per_s(plan.cost.computing_pace_s),
+        "price_per_hour": found.price_per_hour,
         "pace_s": plan.cost.pace_s,
         "fill_s": plan.cost.fill_s,
         "averaging_s": plan.cost.averaging_s,

@@ -3,7 +3,7 @@
 import argparse
 
 from p2pswarm.base.files import require_file
-from p2pswarm.commands.arguments import SEED_MAX, Commands, file_path, run_main, whole
+from p2pswarm.commands.arguments import SEED_MAX, Commands, add_set, file_path, run_main, whole
 from p2pswarm.sim.traces import trace_of
 
 TEXT = (
@@ -26,6 +26,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "config", type=file_path, metavar="FILE", help="the run's settings, in TOML"
     )
+    add_set(parser)
     parser.add_argument(
         "--devices", type=file_path, required=True, metavar="FILE", help="your machines, in TOML"
     )

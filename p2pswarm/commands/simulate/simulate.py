@@ -31,10 +31,12 @@ from p2pswarm.commands.picture import FAINT, picture, picture_format
 from p2pswarm.commands.plan.devices import load_of, read_devices
 from p2pswarm.models.blocks import block_costs, stage_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of
+from p2pswarm.models.model_source import resolved
 from p2pswarm.node.run.run_match import check_records
 from p2pswarm.plan.device_file import DeviceFile, PlanOptions, SiteDevices, region_network
+from p2pswarm.plan.fleet import WorkLoad
 from p2pswarm.plan.network import RegionNetwork, shipped_network
-from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.settings.config import RANDOM, BatchConfig, ModelConfig, RunConfig
 from p2pswarm.settings.parser import load
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.day import DayConfig, SimDay
@@ -112,10 +114,10 @@ def _without_warnings() -> Iterator[None]:
 
 def planned_day(asked: Namespace) -> PlannedDay:
     """Return what is to be played; Unusable for what cannot be."""
-    settings = load(asked.config)
+    settings = load(asked.config, asked.changes)
     given = read_devices(asked.devices)
     listed = [entry for entry in given.device for _ in range(entry.count)]
-    run, checkpoint, count = settings.run, settings.checkpoint, len(listed)
+    run, checkpoint, count = resolved(settings.run), settings.checkpoint, len(listed)
     _check_count(asked.devices, count, run.stages)
     check_records(run)  # as a trainer does: servers without room would be declined for ever
     network = _network(replace(given, network=asked.network or given.network), asked.devices)
@@ -124,7 +126,10 @@ def planned_day(asked: Namespace) -> PlannedDay:
     there = tuple(stays(trace, count, asked.hours, Random(f"stays {asked.seed}")))
     blocks = [stage_blocks(run, stage) for stage in range(run.stages)]
     layouts = [layout_of(run, each) for each in blocks]
-    _check_memory(listed, min(layout.state_bytes for layout in layouts), asked.devices)
+    work = load_of(run, PlanOptions())
+    held = [work.held_bytes_per_value * work.values_k[each].sum() for each in blocks]
+    least = held if run.has_base else [layout.state_bytes for layout in layouts]
+    _check_memory(listed, min(least), asked.devices)
     fleet = tuple(
         SimDevice(
             speed=device.tflops,
@@ -138,7 +143,7 @@ def planned_day(asked: Namespace) -> PlannedDay:
         fleet=fleet,
         stays=there,
         seconds=asked.hours * HOUR_S,
-        cost=_cost(run, blocks, layouts),
+        cost=_cost(run, work, blocks, layouts),
         world=WorldConfig(network=network)
         if network is not None
         else WorldConfig(bandwidth_bytes_per_s=HOME_BYTES_PER_S),
@@ -170,6 +175,10 @@ def _coarse(day: DayConfig, detail: int) -> PlannedDay:
         day,
         run=replace(
             run,
+            adapter=None,  # what is frozen is in the cost
+            frozen=(),
+            base="full",
+            start=RANDOM,
             model=replace(SMALL, layers=max(SMALL.layers, run.stages), dtype=run.model.dtype),
             batch=BatchConfig(microbatches=microbatches, rows=1, evaluate_every=0),
         ),
@@ -178,6 +187,7 @@ def _coarse(day: DayConfig, detail: int) -> PlannedDay:
             state_bytes=math.ceil(day.cost.state_bytes / scale),
             gradient_bytes=math.ceil(day.cost.gradient_bytes / scale),
             shares=day.cost.shares,
+            backward_share=day.cost.backward_share,
         ),
         world=replace(day.world, bulk_scale=scale),
         pressed=min(PRESSED_MAX, bundled),
@@ -352,17 +362,22 @@ def _network(given: DeviceFile, path: Path) -> RegionNetwork | None:
     return region_network(given) if given.link else shipped_network(given.network)
 
 
-def _cost(run: RunConfig, blocks: Sequence[range], layouts: Sequence[FlatLayout]) -> Cost:
-    """Return what a stage of the run costs, and how the stages differ."""
+def _cost(
+    run: RunConfig, work: WorkLoad, blocks: Sequence[range], layouts: Sequence[FlatLayout]
+) -> Cost:
+    """Return what a stage of the run costs, and how the stages differ.
+
+    The plan's work of a step is of three parts, one of them a forward's.
+    """
     block_cost = block_costs(run.model)
     costs = [sum(block_cost[number] for number in each) for each in blocks]
     mean_cost, tokens = statistics.fmean(costs), run.batch.rows * run.model.sequence_length
+    forward_flops = FLOPS_A_COST * sum(block_cost) * tokens
     return Cost(
         forward_s=FLOPS_A_COST * mean_cost * tokens / TERA,
         state_bytes=round(statistics.fmean(layout.state_bytes for layout in layouts)),
-        gradient_bytes=round(
-            float(load_of(run, PlanOptions()).averaging_bytes_k.sum()) / len(blocks)
-        ),
+        gradient_bytes=round(float(work.averaging_bytes_k.sum()) / len(blocks)),
+        backward_share=float(work.flops_k.sum()) / forward_flops - 1,
         shares=tuple(cost / mean_cost for cost in costs),
     )
 

@@ -36,6 +36,8 @@ def reached_at(offer: RunOffer, dialled_at: Callable[[PeerId], Address | None]) 
 def as_lines(offer: RunOffer, status: RunStatus | None) -> list[str]:
     """A run in a few lines; `status` is None if its trainer did not answer."""
     lines = [f"run {offer.config.name!r}, id {offer.run.hex()}, trainer at {offer.trainer.address}"]
+    if (origin := offer.identity.origin) is not None:
+        lines.append(f"  {origin.text}")
     if status is None:
         why = "it is gone, or this machine cannot reach it"
         if offer.config.closed:
@@ -65,6 +67,7 @@ def as_json(found: list[tuple[RunOffer, RunStatus | None]]) -> str:
             "name": offer.config.name,
             "trainer": str(offer.trainer.address),
             "steps": offer.config.steps,
+            "origin": None if offer.identity.origin is None else offer.identity.origin.text,
             "status": _status_fields(status) if status else None,
         }
         for offer, status in found

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,13 @@ from p2pswarm.models.adapters.adapter_folder import (
 from p2pswarm.models.base_weights.dense_weights import dense_weights
 from p2pswarm.models.blocks import make_blocks
 from p2pswarm.models.boundary_block import has_modules
-from p2pswarm.models.compute.inference import TrainedModel, load_model, opened_weights
+from p2pswarm.models.compute.inference import (
+    TrainedModel,
+    load_model,
+    opened_weights,
+    plain_model,
+    plain_run,
+)
 from p2pswarm.models.formats.weight_formats import DTYPES
 from p2pswarm.models.library.foreign_code import foreign
 from p2pswarm.models.library.hf_library import library_model
@@ -48,6 +54,8 @@ from p2pswarm.settings.parser import run_to_json
 
 log = logging.getLogger(__name__)
 
+Measure = Callable[[TrainedModel], float]
+"""Gives the loss of a model on the text that is held out, nats per target."""
 README = "README.md"
 ALONG = (CONFIG_FILE, "chat_template.jinja", "special_tokens_map.json", "generation_config.json")
 """Of the folder of the model that a run began with: what its weights and settings do not hold."""
@@ -85,6 +93,8 @@ def export(
     *,
     merges: bool = False,
     dtype: str = "",
+    original: bool = False,
+    measure: Measure | None = None,
 ) -> int:
     """Write the folder, which must not be there; returns how many bytes it has.
 
@@ -92,19 +102,29 @@ def export(
     are those whose code may be run: the model may be of one. `like`: the folder of the model that
     the run began with, whose chat template and further small files go along. `base`: the name that
     an adapter's config gives to that model, if it is not of the hub. `merges`: an adapter is merged
-    into its base. `dtype`: of the weights; empty: as they are.
+    into its base. `dtype`: of the weights; empty: as they are. `original`: merge into the base as
+    its files have it, also if the run quantised it. `measure`: tells a loss of what is merged.
     """
     adapter = None if merges else _adapter_in(weights, packages, base)
     if adapter is not None:
         if dtype:
             raise Unusable("--dtype is for whole models: say --merge too, or leave it out")
         return _in_folder(folder, lambda whole: _write_adapter(adapter, whole))
-    model = load_model(weights, packages, base)
+    model = load_model(weights, packages, base, original=original)
     _require_library_form(weights, model.run)
     if merges and model.run.adapter is None:
         raise Unusable(f"{weights} is no adapter: leave --merge out")
     if model.run.has_base or dtype:
         tensors = _dense(model, dtype or model.run.model.dtype)
+        if measure is not None:
+            losses = {original: measure(plain_model(model, tensors))}
+            if _quantised_in(weights):
+                other = load_model(weights, packages, base, original=not original)
+                found = _dense(other, dtype or other.run.model.dtype, tells=False)
+                losses[not original] = measure(plain_model(other, found))
+                del other, found  # a whole model each
+            _tell_losses(losses, original=original)
+        model = TrainedModel(plain_run(model.run), model.blocks, model.tokenizer)
     else:
         with safe_open(weights, "pt", "cpu") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -116,6 +136,21 @@ def export(
             (whole / name).write_bytes(data)
 
     return _in_folder(folder, write)
+
+
+def _quantised_in(weights: Path) -> bool:
+    """Return whether the run of a file has quantised its base."""
+    with opened_weights(weights) as (_, run, _):
+        return run.base != "full"
+
+
+def _tell_losses(losses: Mapping[bool, float], *, original: bool) -> None:
+    """Log the loss of what is merged into each base, that which is written first."""
+    texts = {False: "the base that it was trained beside", True: "the original weights"}
+    for base in (original, not original):
+        if base in losses:
+            what = "written" if base == original else "not written"
+            log.warning("merged into %s (%s): loss %.4f", texts[base], what, losses[base])
 
 
 def _in_folder(folder: Path, write: Callable[[Path], None]) -> int:
@@ -194,10 +229,10 @@ def _require_library_form(weights: Path, run: RunConfig) -> None:
         )
 
 
-def _dense(model: TrainedModel, dtype: str) -> dict[str, Tensor]:
+def _dense(model: TrainedModel, dtype: str, *, tells: bool = True) -> dict[str, Tensor]:
     """All parameters by their names in the model, with adapters merged.
 
-    What rounding loses of them is logged.
+    What rounding loses of them is logged, if it `tells`.
     """
     wide, narrow = DTYPES[model.run.model.dtype], DTYPES[dtype]
     found: dict[str, Tensor] = {}
@@ -210,7 +245,7 @@ def _dense(model: TrainedModel, dtype: str) -> dict[str, Tensor]:
             if merged is not plain[name] and not torch.equal(merged, plain[name]):
                 change += (merged - plain[name]).square().sum().item()
                 lost += (rounded.to(wide) - merged).square().sum().item()
-    if change:
+    if change and tells:
         share = (lost / change) ** 0.5
         log.warning("merged: rounding to %s loses %.2g of what was learnt", dtype, share)
     return found

@@ -8,6 +8,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.checkpoint.weights_name import file_of
@@ -16,6 +17,7 @@ from p2pswarm.commands.arguments import (
     Commands,
     add_json,
     add_package,
+    add_set,
     file_path,
     run_main,
     say,
@@ -63,6 +65,7 @@ def add(commands: Commands) -> None:
         action="store_true",
         help="measure each block on this processor, one at a time, and say the best run.cut",
     )
+    add_set(check)
     _add_generate(commands)
     _add_evaluate(commands)
     _add_export(commands)
@@ -96,7 +99,7 @@ def _weights(flags: argparse.Namespace) -> Path:
 
 def _check_model(flags: argparse.Namespace) -> int:
     """Check with torch, which only this command and nodes load."""
-    config = load(flags.source)
+    config = load(flags.source, flags.changes)
     module = "commands.weights.model_checks"
     return run_main(module, flags.source, config.run, flags.begun_s, times=flags.times)
 
@@ -205,11 +208,12 @@ def _add_evaluate(commands: Commands) -> None:
         help=f"about so many, spread over the text; default {PREDICTED:,}",
     )
     _add_base(parser)
+    add_set(parser)
     add_json(parser)
 
 
 def _evaluate(flags: argparse.Namespace) -> int:
-    config = load(flags.settings)
+    config = load(flags.settings, flags.changes)
     if not config.train.parts:
         raise Unusable(
             f"{flags.settings}: train.data is missing: name the text that is held out from"
@@ -245,6 +249,19 @@ def _add_export(commands: Commands) -> None:
     parser.add_argument(
         "--merge", action="store_true", help="an adapter is merged into the weights of its base"
     )
+    parser.add_argument(
+        "--into-original",
+        action="store_true",
+        help="with --merge: into the base's own weights, also where the run trained beside "
+        "quantised ones; default: into what it trained beside",
+    )
+    parser.add_argument(
+        "--measure",
+        type=file_path,
+        metavar="RUN.TOML",
+        help="with --merge: the trainer's settings; say the loss on their held-out text, of both "
+        "bases where the run quantised one",
+    )
     parser.add_argument("--dtype", choices=EXPORT_DTYPES, default="", help="of the weights")
     add_package(parser)
 
@@ -254,11 +271,31 @@ def _export(flags: argparse.Namespace) -> int:
     weights = _weights(flags)
     if flags.folder.exists():
         raise Unusable(f"{flags.folder} is there already, and is kept: name another folder")
+    for named, flag in ((flags.into_original, "--into-original"), (flags.measure, "--measure")):
+        if named and not flags.merge:
+            raise Unusable(f"{flag} is for --merge: add that, or leave it out")
+    measure = None if flags.measure is None else _measure(flags.measure)
     exporting = importlib.import_module("p2pswarm.commands.weights.export_folder")
     written = exporting.export(
         *(weights, flags.folder, flags.shard_mib, tuple(flags.package), flags.like, flags.base),
         merges=flags.merge,
         dtype=flags.dtype,
+        original=flags.into_original,
+        measure=measure,
     )
     say(f"{flags.folder}: {written:,} bytes; its README.md shows how to load it")
     return 0
+
+
+def _measure(settings: Path) -> Callable[[Any], float]:
+    """What tells a model's loss on the held-out text of a trainer's settings."""
+    config = load(settings)
+    if not config.train.parts:
+        raise Unusable(f"{settings}: train.data is missing: name the text that is held out from")
+    using = importlib.import_module("p2pswarm.commands.weights.use")
+
+    def loss_of(model: Any) -> float:
+        found = using.evaluated(model, settings, config, PREDICTED, say_beside)
+        return float(found.whole.loss)
+
+    return loss_of

@@ -73,6 +73,17 @@ def evaluate(
     """
     family = config.run.model.family  # by the user's own settings its code may be run
     model = load_model(weights, [package_of(family)] if is_place(family) else (), base)
+    return evaluated(model, settings, config, tokens_max, tell)
+
+
+def evaluated(
+    model: TrainedModel,
+    settings: Path,
+    config: NodeConfig,
+    tokens_max: int,
+    tell: Callable[[str], None],
+) -> "TextQualities":
+    """The same of a model that is here."""
     config = dataclasses.replace(config, run=model.run)
     tokenizer = model.tokenizer or tokenizer_of(config)
     digest = tokenizer.digest if tokenizer else ""

@@ -22,9 +22,21 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import read_small
 from p2pswarm.models.adapters.adapter_targets import Target, ends_with, nearest
 from p2pswarm.settings.config import AdapterConfig
+from p2pswarm.settings.parser import from_values
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."  # before a parameter's name in the whole model
+PLAIN: Mapping[str, object] = {
+    "bias": "none",
+    "layers_to_transform": None,
+    "exclude_modules": None,
+    "trainable_token_indices": None,
+    "layer_replication": None,
+    "alora_invocation_tokens": None,
+}
+"""What a config may say otherwise, and then is of no use here."""
+INITS = frozenset({"gaussian", "orthogonal", "eva"})
+"""Ways to draw first factors that leave the base as it is."""
 CONFIG_BYTES_MAX = 1 << 20  # a name for each of some thousand modules
 
 
@@ -114,6 +126,48 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
         if found.get(key):
             raise Unusable(f"{path}: {key} is not known here: train an adapter without it")
     return found
+
+
+def adapter_settings(folder: Path) -> AdapterConfig:
+    """What an adapter's config says, as `run.adapter` does; Unusable for more than that can say."""
+    found = read_adapter_config(folder)
+    for key, plain in PLAIN.items():
+        if found.get(key) not in (None, plain):
+            raise Unusable(f"{folder / CONFIG_FILE}: {key} is not known here: train another")
+    if isinstance(found.get("init_lora_weights"), str) and found["init_lora_weights"] not in INITS:
+        raise Unusable(
+            f"{folder / CONFIG_FILE}: init_lora_weights {found['init_lora_weights']!r} has changed "
+            "the base: have PEFT convert it, or train another"
+        )
+    modules, parameters = found.get("target_modules") or (), found.get("target_parameters") or ()
+    targets = modules if isinstance(modules, str) and not parameters else (*modules, *parameters)
+    try:
+        values = {
+            "rank": found["r"],
+            "alpha": found["lora_alpha"],
+            "targets": targets,
+            "rslora": bool(found.get("use_rslora")),
+            "dropout": found.get("lora_dropout") or 0.0,
+            "rank_pattern": _entries_of(found.get("rank_pattern")),
+            "alpha_pattern": _entries_of(found.get("alpha_pattern")),
+            "train": tuple(found.get("modules_to_save") or ()),
+        }
+        return from_values(AdapterConfig, values, "run.adapter")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Unusable(f"{folder / CONFIG_FILE} is no whole config of LoRA: {error!r}") from error
+    except ValueError as error:
+        raise Unusable(f"{folder / CONFIG_FILE} does not fit: {error}") from error
+
+
+def base_of(folder: Path) -> BaseModel:
+    """The model that an adapter's config is for; its name may be empty."""
+    found = read_adapter_config(folder)
+    name, commit = found.get("base_model_name_or_path"), found.get("revision")
+    return BaseModel(str(name or ""), str(commit or ""))
+
+
+def _entries_of(patterns: Any) -> tuple[str, ...]:
+    return tuple(f"{name}={number:g}" for name, number in sorted((patterns or {}).items()))
 
 
 def _patterns(entries: Sequence[str]) -> dict[str, float]:

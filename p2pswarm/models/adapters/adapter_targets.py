@@ -162,7 +162,7 @@ _NONE = object()
 
 def nearest(entry: str, names: Iterable[str]) -> str:
     """A hint at the name that was meant, or empty."""
-    leaf = entry.rpartition(".")[2]
+    leaf = entry.removesuffix(".weight").rpartition(".")[2]
     leaves = {name.removesuffix(".weight").rpartition(".")[2]: name for name in names}
     close = difflib.get_close_matches(leaf, leaves, n=1, cutoff=NEAREST)
     return f"; the nearest name is {close[0]}" if close else ""

@@ -109,6 +109,13 @@ class Update:
     scale: float
     """The factor of the gradient; 0 leaves weights and moments as they are."""
     learning_rate: float
+    before: int = 0
+    """Updates before the run that its moments have seen: their bias is corrected for all."""
+
+    @property
+    def count(self) -> int:
+        """The updates that the moments have seen, with this one."""
+        return self.before + self.number
 
 
 class Stage(Protocol):

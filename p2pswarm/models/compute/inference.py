@@ -7,8 +7,9 @@ Source:  top-p: arxiv.org/abs/1904.09751, "nucleus sampling"; top-k as in transf
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
 import codecs
+import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,7 +234,11 @@ class TrainedModel:
 
 
 def load_model(
-    path: str | Path, packages: Iterable[str] = (), base: str | Path | None = None
+    path: str | Path,
+    packages: Iterable[str] = (),
+    base: str | Path | None = None,
+    *,
+    original: bool = False,
 ) -> TrainedModel:
     """Read the file that a trainer wrote at the end of its run.
 
@@ -243,13 +248,14 @@ def load_model(
         packages: Packages whose code may be run for it: its model may be a function of one.
         base: Of a run that trained an adapter, or part of a model: the folder of the model that it
             began with, or "hf:NAME" of the hub, which is downloaded then.
+        original: Take the base as its files have it, also if the run quantised it.
 
     Raises:
         p2pswarm.base.errors.Unusable: The file holds no weights, or they do not fit the model.
     """
     trust(packages)
     path = file_of(Path(path))
-    with opened_weights(path) as (file, run, blocks):
+    with opened_weights(path, original=original) as (file, run, blocks):
         numbers = range(len(blocks))
         layout = block_layout(run, numbers, blocks)
         bind(blocks, layout, zero_buffer(layout, run.model.dtype, CPU))
@@ -261,9 +267,30 @@ def load_model(
     return TrainedModel(run, blocks, _tokenizer(path, run.model))
 
 
+def plain_run(run: RunConfig) -> RunConfig:
+    """The run of a model whose adapters are merged."""
+    return dataclasses.replace(run, adapter=None, frozen=(), base="full")
+
+
+def plain_model(model: TrainedModel, tensors: Mapping[str, Tensor]) -> TrainedModel:
+    """The model itself, without adapters, of tensors by their names in it."""
+    run = plain_run(model.run)
+    numbers = range(len(model.blocks))
+    blocks = bare_blocks(run, numbers, CPU)
+    layout = block_layout(run, numbers, blocks)
+    bind(blocks, layout, zero_buffer(layout, run.model.dtype, CPU))
+    for name, parameter in named_parameters(numbers, blocks):
+        _fill(parameter, tensors[name])
+    return TrainedModel(run, blocks, model.tokenizer)
+
+
 @contextmanager
-def opened_weights(path: Path) -> Iterator[tuple[Any, RunConfig, list[nn.Module]]]:
+def opened_weights(
+    path: Path, *, original: bool = False
+) -> Iterator[tuple[Any, RunConfig, list[nn.Module]]]:
     """A file of trained weights, its run, and all blocks of the model, without memory for weights.
+
+    `original`: of a base that is not quantised.
 
     What the file holds is what trains of these blocks. Unusable if it does not, or is no such file.
     """
@@ -277,6 +304,7 @@ def opened_weights(path: Path) -> Iterator[tuple[Any, RunConfig, list[nn.Module]
                     "that the run wrote; from_pretrained of transformers loads what export made"
                 )
             run = stored_run(about.encode())
+            run = dataclasses.replace(run, base="full") if original else run
             numbers = range(block_count(run.model))
             blocks = bare_blocks(run, numbers, CPU)
             named = dict(named_parameters(numbers, blocks))

@@ -113,12 +113,12 @@ class AdamW:
         decayed = 1.0 - update.learning_rate * config.weight_decay
         torch.mul(param, decayed, out=work)
         torch.where(self._decay_N[start:stop], work, param, out=param)
-        correction = 1.0 / math.sqrt(1.0 - config.beta2**update.number)
+        correction = 1.0 / math.sqrt(1.0 - config.beta2**update.count)
         square_root(square, work)
         work.mul_(correction).add_(config.epsilon)
         torch.div(mean, work, out=work)
-        param.sub_(work.mul_(update.learning_rate / (1.0 - config.beta1**update.number)))
-        flat.keep(param, start, update.number)
+        param.sub_(work.mul_(update.learning_rate / (1.0 - config.beta1**update.count)))
+        flat.keep(param, start, update.count)
         keep_average(config, flat, start, stop)
 
 
@@ -237,5 +237,5 @@ class Muon:
             if block.decays:
                 param.mul_(decayed)
             param.sub_((direction_RC.to(param.dtype) * rate).to(param.device).reshape(-1))
-            flat.keep(param, block.start, update.number)
+            flat.keep(param, block.start, update.count)
             keep_average(config, flat, block.start, block.stop)

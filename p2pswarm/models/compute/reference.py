@@ -37,7 +37,7 @@ from p2pswarm.models.dropout import RunBlock, at_once, dropout_seeds, nothing_dr
 from p2pswarm.models.losses.cross_entropy import nats_of
 from p2pswarm.models.rounding.gradient_grid import GradientGrid, grid_of
 from p2pswarm.run.schedule import sum_scale, tokens_per_target
-from p2pswarm.settings.config import INT_GRID, RunConfig
+from p2pswarm.settings.config import AVERAGE, FORMER, INT_GRID, RunConfig
 from p2pswarm.tensors.codecs.base import Unencodable
 from p2pswarm.tensors.codecs.codec import CodecKind
 from p2pswarm.tensors.codecs.edge_codecs import EdgeCodecs
@@ -176,6 +176,27 @@ class ReferenceTrainer:
                 for leaf, total in zip(precision.parameters, precision.sums, strict=True):
                     leaf.grad = total
         self.version = 0
+        self._updates_before = 0
+
+    @torch.no_grad()
+    def begin_from(self, other: "ReferenceTrainer", *, moments: bool = True) -> None:
+        """Take the newest weights of a loop for version 0; with its moments and their count, or as
+        if they were the first weights.
+        """
+        own, there = self.flat, other.flat
+        begin = own.layout.factors_start
+        for kind, buffer_N in own.buffers.items():
+            weights = kind in ("", AVERAGE, FORMER) and (not moments or kind not in there.buffers)
+            if weights:
+                buffer_N.copy_(there.params_N)
+            elif moments:
+                buffer_N.copy_(there.buffers[kind])
+            else:
+                buffer_N.zero_()
+        if not moments:
+            own.exp_avg_N[begin:].copy_(there.exp_avg_N[begin:])  # factors stay warm
+        updates = other._updates_before + other.version  # noqa: SLF001 - another of this class
+        self._updates_before = updates if moments else 0
 
     @property
     def flat(self) -> FlatParameters:
@@ -291,7 +312,8 @@ class ReferenceTrainer:
             self._low_rank.reduce_whole(self._computing.sum_N)
 
     def _update(self, scale: float, learning_rate: float) -> None:
-        sum_N, update = self._computing.sum_N, Update(self.version + 1, scale, learning_rate)
+        sum_N, before = self._computing.sum_N, self._updates_before
+        update = Update(self.version + 1, scale, learning_rate, before)
         half_of(self._optimizers, self.version).step(sum_N, update)
         sum_N.zero_()
         self.version += 1

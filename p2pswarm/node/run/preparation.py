@@ -25,13 +25,16 @@ from p2pswarm.models.compute.flat_parameters import check_low_rank
 from p2pswarm.models.document_masks import APART, KEPT_APART, MARKED
 from p2pswarm.models.library.hf_library import VOCABULARY_MAX
 from p2pswarm.models.model_source import resolved
+from p2pswarm.models.own_weights import OwnWeights
 from p2pswarm.node.progress.curves import try_curves
 from p2pswarm.node.progress.wandb_curves import try_wandb
 from p2pswarm.node.run.closed_run import check_closed, owned_by_us
-from p2pswarm.node.run.resume import resumed_from, writable_store
+from p2pswarm.node.run.first_checkpoint import first_checkpoint, own_weights
+from p2pswarm.node.run.resume import begun_from, resumed_from, writable_store
 from p2pswarm.node.run.run_folder import RunFolder, make_folder, try_folder
 from p2pswarm.node.run.run_match import check_records, check_same, owned_as
 from p2pswarm.node.run.run_text import (
+    default_cache,
     keep_with_checkpoints,
     read_corpus,
     remarks,
@@ -42,7 +45,7 @@ from p2pswarm.node.run.run_text import (
 from p2pswarm.node.run.weights_file import model_size
 from p2pswarm.node.stack.stack import Say
 from p2pswarm.run.schedule import warms_on
-from p2pswarm.settings.config import HF, OptimizerConfig, RunConfig
+from p2pswarm.settings.config import HF, STARTS, OptimizerConfig, RunConfig
 from p2pswarm.settings.limits import BYTES, trained_tokens
 from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.train_config import TrainConfig
@@ -81,6 +84,7 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
     config = settled(asked)
     tokenizer = tokenizer_of(config)
     config = dataclasses.replace(config, run=checked_model(config.run, tokenizer))
+    own = None if asked.run.start in STARTS else own_weights(asked.run, config.run)
     if config.train.weights is not None:
         last = weights_name(config.train.weights, config.run, config.run.steps)
         check_target(last, model_size(config.run).file_bytes)
@@ -91,7 +95,7 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
         make_folder(config.state)
         _check_state(config, config.state, text)
     keep_with_checkpoints(config, tokenizer)
-    resumed = resumed_from(config.train.resume, config.run, text, say)
+    resumed = _beginning(config, own, text, say)
     guessed = asked.run.batch != config.run.batch
     for remark in remarks(config, tokenizer, guessed=guessed):  # last: an error is one line
         log.warning("%s", remark)
@@ -123,6 +127,8 @@ def check_run(config: NodeConfig, problems: Problems) -> None:
     if readable:
         with problems.noted():
             run = checked_model(config.run, tokenizer)
+            if config.run.start not in STARTS:
+                own_weights(config.run, run)
     if train.weights is not None:
         with problems.noted():
             last = weights_name(train.weights, config.run, config.run.steps)
@@ -137,7 +143,30 @@ def _check_text(config: NodeConfig, tokenizer: Tokenizer | None) -> None:
     text = read_corpus(config, tokenizer).digest()
     if config.state is not None and config.state.is_dir():
         _check_state(config, config.state, text)
-    resumed_from(config.train.resume, config.run, text, lambda _line: None)
+    _beginning(config, None, text, lambda _line: None)
+
+
+def _beginning(
+    config: NodeConfig, own: OwnWeights | None, text: bytes, say: Say
+) -> ResumedFrom | None:
+    """The checkpoint that the run begins with; None for the first weights.
+
+    `own`: the user's own weights, if it begins with such; they are not read where a run goes on.
+    """
+    train = config.train
+    if train.begin_from:
+        return begun_from(train.begin_from, config.run, text, say, fresh=train.fresh_moments)
+    if own is None or train.resume or train.standby or _goes_on(config):
+        return resumed_from(train.resume, config.run, text, say)
+    return first_checkpoint(own, config.run, train.cache or default_cache())
+
+
+def _goes_on(config: NodeConfig) -> bool:
+    """Return whether the folder of `state` has a run that is not over, and it is to go on."""
+    if config.state is None or config.train.new or not config.state.is_dir():
+        return False
+    saved = RunFolder(config.state).read()
+    return saved is not None and not saved.finished
 
 
 def _trials(config: NodeConfig, writer: str) -> tuple[Callable[[], object], ...]:
@@ -172,7 +201,7 @@ def check_schedule(run: RunConfig) -> None:
 
 def _check_state(config: NodeConfig, state: Path, text: bytes) -> None:
     """Raise Unusable if the run that `state` goes on with is another one."""
-    if config.train.new or config.train.resume:
+    if config.train.new or config.train.resume or config.train.begin_from:
         return
     folder = RunFolder(state)
     saved = folder.read()

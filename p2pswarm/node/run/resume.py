@@ -18,13 +18,12 @@ from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.digests import StateHasher
 from p2pswarm.checkpoint.names import MANIFEST_NAME
-from p2pswarm.checkpoint.restore import base_roots, stage_as_saved, state_pieces
+from p2pswarm.checkpoint.restore import stage_as_saved, state_pieces, taken_kinds
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.targets import open_store, require_writable
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.models.compute.torch_weights import first_state
-from p2pswarm.models.pretrained import PRETRAINED
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.run.chain.chain import Chain, Genesis
 from p2pswarm.run.chain.chain_log import HEADER_BYTES, LogReader, read_header
@@ -32,8 +31,9 @@ from p2pswarm.run.chain.record import CommitRecord, RecordKind
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.settings.codec_ladder import CodecChoices
-from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.config import PRETRAINED, RunConfig
 from p2pswarm.settings.node_config import CheckpointConfig
+from p2pswarm.trainer.coordinator_io.checkpoint_donor_io import roots_under
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom, SavingPlan
 from p2pswarm.trainer.coordinator_io.trainer_context import Proof
 
@@ -70,9 +70,18 @@ def check_records(parts: Iterable[bytes], manifest: CheckpointManifest) -> str:
         raise BadCheckpoint(str(error)) from error
     if chain is None or (chain.head.digest, chain.head.version) != (manifest.head, manifest.step):
         raise BadCheckpoint(f"{NAME} does not lead to step {manifest.step}")
+    _check_beginning(chain.genesis, manifest.origin)
     since = chain.genesis.version
     said = f"{chain.head.height:,} records lead from step {since} to step {manifest.step}"
     return f"{said}, {_back(back)}" if back else said
+
+
+def _check_beginning(genesis: Genesis, origin: RunOrigin | None) -> None:
+    """The first record names the checkpoint that the run is said to be from."""
+    if origin is None:
+        return
+    if (genesis.version, genesis.checkpoint) != (origin.begins, origin.checkpoint):
+        raise BadCheckpoint(f"{NAME} does not begin with the checkpoint that its run is from")
 
 
 def _back(steps: list[int]) -> str:
@@ -147,12 +156,14 @@ def saved_state(run: RunConfig, stage: int, source: ResumedFrom | None) -> Itera
     if checkpoint.digest != source.origin.checkpoint:
         raise Unusable(f"{checkpoint.place} is not the checkpoint that the run began from")
     blocks = stage_blocks(run, stage)
-    if (saved := stage_as_saved(checkpoint.manifest, run, blocks)) is not None:
+    saved = None if source.origin.fresh else stage_as_saved(checkpoint.manifest, run, blocks)
+    if saved is not None:
         yield saved.state_digest
         return
     layout = layout_of(run, blocks)
-    hasher = StateHasher(layout, base_roots(checkpoint, blocks))
-    for piece in state_pieces(checkpoint, layout):
+    hasher = StateHasher(layout, roots_under(checkpoint, run, blocks))
+    taken = taken_kinds(checkpoint.manifest.run_config(), source.origin)
+    for piece in state_pieces(checkpoint, layout, taken=taken):
         hasher.update(piece)
         yield b""
     yield hasher.digest()
@@ -178,7 +189,30 @@ def resumed_from(target: str, run: RunConfig, corpus: bytes, say: Say) -> Resume
         f"going on from step {manifest.step} of {checkpoint.place} "
         f"({stages} {'stage' if stages == 1 else 'stages'}, signed by {checkpoint.signer.short})"
     )
-    origin = RunOrigin(manifest.run, manifest.step, checkpoint.digest)
+    before = manifest.cursor.optimizer_step - manifest.step
+    if before < 0:
+        raise Unusable(f"{checkpoint.place} counts fewer updates than steps: name another")
+    origin = RunOrigin(manifest.run, manifest.step, checkpoint.digest, before=before)
+    return ResumedFrom(origin, target, checkpoint.folder)
+
+
+def begun_from(target: str, run: RunConfig, corpus: bytes, say: Say, *, fresh: bool) -> ResumedFrom:
+    """The newest checkpoint at `target` whose weights can be version 0 of a new run.
+
+    Every byte of it is read. `fresh`: its moments are left behind. `say` is told each newer one
+    that cannot be used.
+    """
+    wanted = Wanted(config=run, anew=True, fresh=fresh)
+    checkpoint = _checkpoint(open_store(target), wanted, say)
+    manifest = checkpoint.manifest
+    there = manifest.run_config()
+    if manifest.cursor.corpus == corpus and (there.seed, there.batch) == (run.seed, run.batch):
+        say(
+            "text, seed and batch are those of the former run, so the same samples come again: "
+            "--set run.seed=NUMBER draws others"
+        )
+    before = 0 if fresh else manifest.cursor.optimizer_step
+    origin = RunOrigin(manifest.run, manifest.step, checkpoint.digest, anew=True, before=before)
     return ResumedFrom(origin, target, checkpoint.folder)
 
 

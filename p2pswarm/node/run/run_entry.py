@@ -24,6 +24,7 @@ from p2pswarm.run.chain.record import MEMORY_BYTES, VoterId
 from p2pswarm.run.manifest import NONCE_BYTES, RunIdentity
 from p2pswarm.run.messages.run import RunOver
 from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.trainer.coordinator_io.chain_start import ChainStart, founding_start
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 
@@ -62,14 +63,19 @@ async def enter_run(
     if config.state is not None:
         make_folder(config.state)
         folder = RunFolder(config.state)
-    begins = config.train.new or config.train.resume
-    saved = folder.read() if folder and not begins else None
+    begins = config.train.new or config.train.resume or config.train.begin_from
+    saved = folder.read() if folder and not config.train.new else None
+    if begins and not _is_begun(saved, config, corpus, resumed):
+        saved = None
     if saved is not None and not saved.finished:
         stack = _owned_as(stack, saved.identity.config)
         return _go_on(stack, folder, saved, corpus, say)
     if config.train.standby:
         return await _stand_by(stack, folder, corpus, say)
     origin = resumed.origin if resumed else None
+    if origin is not None and origin.anew:
+        moments = f"moments of {origin.before:,} updates" if origin.before else "no moments"
+        say(f"a new run, {origin.text}, with its weights and {moments}")
     nonce, me = os.urandom(NONCE_BYTES), stack.identity.peer_id.raw
     identity = RunIdentity(config.run, corpus, nonce, me, origin)
     if folder is None:
@@ -77,6 +83,20 @@ async def enter_run(
         return RunEntry(identity, place, resumed=resumed)
     founded = SavedRun(identity, finished=False, resumed=resumed)
     return _in_folder(stack, folder, founded, genesis_of(identity).voters[0].memory, say)
+
+
+def _is_begun(
+    saved: SavedRun | None, config: NodeConfig, corpus: bytes, resumed: ResumedFrom | None
+) -> bool:
+    """Return whether the folder's run is the one that a command line with --from has begun before.
+
+    So who starts a trainer again by the same command loses no step.
+    """
+    if saved is None or resumed is None or not resumed.origin.anew:
+        return False
+    there, run = saved.identity, owned_as(config.run, saved.identity.config)
+    same_origin = resumed.origin == there.origin or resumed.origin.run == there.run
+    return same_origin and (there.config, there.corpus) == (run, corpus)
 
 
 def _owned_as(stack: NodeStack, known: RunConfig) -> NodeStack:

@@ -116,6 +116,8 @@ def _origin_fields(origin: RunOrigin | None) -> dict[str, Any] | None:
         "run": origin.run.hex(),
         "version": origin.version,
         "checkpoint": origin.checkpoint.hex(),
+        "anew": origin.anew,
+        "before": origin.before,
     }
 
 
@@ -123,7 +125,8 @@ def _origin(fields: dict[str, Any] | None) -> RunOrigin | None:
     if fields is None:
         return None
     run, checkpoint = bytes.fromhex(fields["run"]), bytes.fromhex(fields["checkpoint"])
-    return RunOrigin(run, int(fields["version"]), checkpoint)
+    anew, before = bool(fields.get("anew", False)), int(fields.get("before", 0))
+    return RunOrigin(run, int(fields["version"]), checkpoint, anew, before)
 
 
 def make_folder(path: Path) -> None:

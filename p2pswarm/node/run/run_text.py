@@ -121,6 +121,8 @@ def _found_tokenizer(config: NodeConfig) -> Tokenizer:
     size = trained_tokens(train.tokenizer)
     if size is None:
         return read_tokenizer(Path(train.tokenizer))
+    if train.begin_from and (known := _of_checkpoints(train.begin_from, size)) is not None:
+        return known  # the weights know its tokens, whatever the new text would teach
     streamed_too = config.run.batch.samples == "streamed"
     sources = [sources_of(train.of_part(part), streamed=streamed_too) for part in train.parts]
     mark = (

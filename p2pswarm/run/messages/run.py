@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from p2pswarm.net.wire.message import LONG_BYTES_MAX, Message, Range, Size, message
+from p2pswarm.net.wire.message import LONG_BYTES_MAX, Message, Range, Size, Trailing, message
 from p2pswarm.run.messages.field_limits import CardBytes, Peer, Reason, RunId, Step
 from p2pswarm.settings.parser import RUN_BYTES_MAX, RUN_VERSION_MAX
+
+ID_DIGITS = 12  # of a run's id, for people: as in the names of its checkpoints
 
 
 @message(50)
@@ -19,19 +21,42 @@ class OtherVersion(Message):
 
 @dataclass(frozen=True, slots=True)
 class RunOrigin(Message):
-    """The checkpoint that a run goes on from."""
+    """The checkpoint that a run goes on from, or whose weights begin a new one."""
 
     run: RunId
     """The run that it is of."""
-    version: Annotated[int, Range(1, 2**48)]
+    version: Annotated[int, Range(0, 2**48)]
     """Of its weights."""
     checkpoint: Annotated[bytes, Size(32, 32)]
     """The SHA-256 of its manifest, so that it can be no other checkpoint."""
+    anew: Annotated[bool, Trailing()] = False
+    """Its weights are version 0 of a new run, which may have other settings."""
+    before: Annotated[int, Range(0, 2**48), Trailing()] = 0
+    """The optimizer's steps before version 0, whose moments the run goes on with."""
+
+    @property
+    def begins(self) -> int:
+        """The version that the run begins with."""
+        return 0 if self.anew else self.version
+
+    @property
+    def fresh(self) -> bool:
+        """True if the run takes the weights alone: its moments begin with zeros."""
+        return self.anew and not self.before
+
+    @property
+    def text(self) -> str:
+        """Where the run begins, for people."""
+        if not self.version:
+            return f"begun from weights {self.checkpoint.hex()[:ID_DIGITS]}"
+        begun = "begun from" if self.anew else "going on from"
+        return f"{begun} run {self.run.hex()[:ID_DIGITS]}, step {self.version:,}"
 
     @property
     def encoded(self) -> bytes:
         """The bytes that a run's id and signature cover."""
-        return self.run + self.version.to_bytes(8) + self.checkpoint
+        more = bytes([self.anew]) + self.before.to_bytes(8) if self.anew or self.before else b""
+        return self.run + self.version.to_bytes(8) + self.checkpoint + more
 
 
 @message(51, LONG_BYTES_MAX)

@@ -121,16 +121,28 @@ class CoordinatorStart:
     @classmethod
     def of_chain(cls, term: int, head: ChainHead, chain: Chain, numbered: int) -> Self:
         """The leader of `term` begins at `head`, the last decided record of `chain`."""
-        start = cls.after(term, head, chain.last, chain.era, numbered)
+        drawn = chain.genesis.checkpoint == NO_DIGEST
+        start = cls.after(term, head, chain.last, chain.era, numbered, drawn=drawn)
         return replace(start, codecs=chain.chosen)
 
     @classmethod
     def after(
-        cls, term: int, head: ChainHead, last: CommitRecord | None, era: int = 0, numbered: int = 0
+        cls,
+        term: int,
+        head: ChainHead,
+        last: CommitRecord | None,
+        era: int = 0,
+        numbered: int = 0,
+        *,
+        drawn: bool = True,
     ) -> Self:
-        """The leader of `term` begins at `head`; `last` is the record that made its version."""
+        """The leader of `term` begins at `head`; `last` is the record that made its version.
+
+        `drawn`: version 0 is drawn from the seed; else it is a checkpoint's.
+        """
+        loads = head.version > 0 or not drawn
         if last is None:
-            return cls(term, head.version, era=era, loads=head.version > 0)
+            return cls(term, head.version, era=era, loads=loads)
         states = {
             stage: commit.state
             for stage, commit in enumerate(last.stages)
@@ -143,7 +155,7 @@ class CoordinatorStart:
                 gathers=False,
                 era=era,
                 states=states,
-                loads=head.version > 0,
+                loads=loads,
                 numbered=numbered,
             )
         gradients = {stage: commit.gradient for stage, commit in enumerate(last.stages)}

@@ -36,7 +36,7 @@ def genesis_of(
     size, codecs = config.batch.microbatches, CodecChoices.of(config)
     tokens = config.counted_tokens
     genesis = Genesis.founded(run, founder, config.stages, size, codecs, tokens)
-    return genesis if origin is None else genesis.after(origin.version, origin.checkpoint)
+    return genesis if origin is None else genesis.after(origin.begins, origin.checkpoint)
 
 
 def founding_start(

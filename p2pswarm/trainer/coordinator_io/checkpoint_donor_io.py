@@ -10,14 +10,15 @@ import asyncio
 import contextlib
 import functools
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import IO
 
 from p2pswarm.base.errors import NotServing, Unusable
 from p2pswarm.checkpoint.catalogue import Checkpoint, open_checkpoint
 from p2pswarm.checkpoint.checkpoint_io import load_stage, on_thread
-from p2pswarm.checkpoint.restore import base_roots
+from p2pswarm.checkpoint.restore import base_roots, taken_kinds
 from p2pswarm.checkpoint.targets import open_store
+from p2pswarm.models.base_weights.base_layout import base_roots as drawn_roots
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.net.rpc.base import Stream
@@ -27,6 +28,15 @@ from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.flat_layout import FlatLayout
 from p2pswarm.tensors.state_tree import base_leaves, piece_hash
+
+
+def roots_under(checkpoint: Checkpoint, run: RunConfig, blocks: range) -> tuple[bytes, ...]:
+    """The roots of the frozen weights under a checkpoint's state, which may not name them itself.
+
+    Then the files of the base are read; Unusable where they are not here.
+    """
+    found = base_roots(checkpoint, blocks)
+    return found if found or not run.has_base else tuple(drawn_roots(run, blocks))
 
 
 class CheckpointState:
@@ -119,21 +129,22 @@ class CheckpointDonor:
             checkpoint = await on_thread(
                 lambda: open_checkpoint(open_store(order.target), order.folder)
             )
-            base = await on_thread(lambda: base_roots(checkpoint, blocks))
-            file = await _copied(checkpoint, layout)
+            base = await on_thread(lambda: roots_under(checkpoint, run, blocks))
+            taken = taken_kinds(checkpoint.manifest.run_config(), order.source)
+            file = await _copied(checkpoint, layout, taken)
         except (OSError, Unusable) as error:
             raise NotServing(f"the checkpoint cannot be read: {error}") from error
         if checkpoint.digest != order.source.checkpoint:
             file.close()
             raise NotServing(f"{checkpoint.place} is not the checkpoint of the run any more")
-        return CheckpointState(file, StateSize.of(layout), order.source.version, base)
+        return CheckpointState(file, StateSize.of(layout), order.source.begins, base)
 
 
-async def _copied(checkpoint: Checkpoint, layout: FlatLayout) -> IO[bytes]:
+async def _copied(checkpoint: Checkpoint, layout: FlatLayout, taken: Collection[str]) -> IO[bytes]:
     """The state of a stage in a file that is gone when it is closed; OSError of the disk."""
     with contextlib.ExitStack() as closing:
         file: IO[bytes] = closing.enter_context(tempfile.TemporaryFile())
-        async for piece in load_stage(checkpoint, layout):
+        async for piece in load_stage(checkpoint, layout, taken):
             await on_thread(functools.partial(file.write, piece))
         closing.pop_all()
     return file

@@ -467,8 +467,12 @@ def manifest_of(
     run_id: bytes,
     what: WriteManifest,
     records: bytes | None,
+    began: RunOrigin | None = None,
 ) -> CheckpointManifest:
-    """Return the manifest of a checkpoint; `records`: its chain, if that is whole."""
+    """Return the manifest of a checkpoint; `records`: its chain, if that is whole.
+
+    `began`: what the run began from.
+    """
     version = what.version
     return CheckpointManifest(
         run=run_id,
@@ -477,11 +481,12 @@ def manifest_of(
         head=what.head,
         chain=None if records is None else chain_file(records),
         cursor=Cursor(
-            optimizer_step=version,
+            optimizer_step=version + (0 if began is None else began.before),
             next_microbatch=version * config.batch.microbatches,
             next_learning_rate=learning_rate(config, version),
             seed=config.seed,
             corpus=plan.corpus,
         ),
         stages=what.stages,
+        origin=began,
     )

@@ -238,7 +238,8 @@ class CheckpointsIo:
         mark = self._marks[version]
         try:
             records = await on_thread(lambda: self._chain.records(mark))
-            manifest = manifest_of(plan, context.run, context.run_id, action, records)
+            about = context.run, context.run_id, action, records, context.began
+            manifest = manifest_of(plan, *about)
             await on_thread(lambda: write_manifest(plan.store, manifest, plan.identity, records))
         except (NotSaved, Unusable) as error:
             self._rules.on_manifest_failure(version, str(error), self._now_s())

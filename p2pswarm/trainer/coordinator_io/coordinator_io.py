@@ -166,7 +166,7 @@ class CoordinatorIo:
     async def give_saved(self, stream: Stream, asked: FetchSaved) -> None:
         """Give a member the state that the run begins with; it may not open the checkpoint."""
         order, member = self._load, self.coordinator.members.of_peer(stream.peer.raw)
-        if order is None or order.source.version != self.coordinator.step:
+        if order is None or order.source.begins != self.coordinator.step:
             raise NotServing("no state is loaded now")
         if member is None or member.stage != asked.stage:
             raise NotServing("only a member of the stage may ask for its state")

@@ -10,6 +10,7 @@ from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.progress.events import Report
 from p2pswarm.run.member_cards import NO_CARDS, MemberCards
+from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.balance.codec_choice import CodecRules, MeasuredCodecs
@@ -44,7 +45,9 @@ class TrainerContext:
     saving: SavingPlan | None = None
     """Target and times of checkpoints; None: there are none."""
     origin: ResumedFrom | None = None
-    """Origin of the run; None: the first weights."""
+    """Origin of the run, and where it lies; None: first weights, or it is not known where."""
+    began: RunOrigin | None = None
+    """Origin of the run, which its id covers; None: the first weights."""
     cards: MemberCards = NO_CARDS
     proof: Proof | None = None
     """Makes the digests of what the run begins with; None: what its members say is believed."""

@@ -3,6 +3,7 @@
 Errors:  Unusable where there is nothing to go back to, or to load.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from p2pswarm.base.errors import Unusable
@@ -47,7 +48,9 @@ class SavedPast:
     run: bytes
     config: RunConfig
     origin: ResumedFrom | None
-    """Origin of the run, if it is known."""
+    """Origin of the run, and where it lies, if that is known."""
+    began: RunOrigin | None = None
+    """Origin of the run, which its id covers; None: the first weights."""
 
     def going_back(self, saved: int) -> Rollback:
         """The newest version that all servers can load, every byte of which was read just now.
@@ -78,6 +81,8 @@ class SavedPast:
         if version == genesis.version and self.origin is not None:
             return self.origin
         branch, store = self.chain.branch(), self.plan.store
+        if version == genesis.version and (found := self._begun()) is not None:
+            return found
         for name in folders(store):
             if name.step != version:
                 continue
@@ -85,8 +90,6 @@ class SavedPast:
                 checkpoint = open_checkpoint(store, name.text, Wanted(config=self.config))
             except Unusable:
                 continue
-            if version == genesis.version and checkpoint.digest == genesis.checkpoint:
-                return self._source(checkpoint)
             manifest = checkpoint.manifest
             if manifest.run == self.run and not self._misfit(manifest, branch, version):
                 return self._source(checkpoint)
@@ -94,6 +97,17 @@ class SavedPast:
             f"{store.place} has no checkpoint of step {version} of this run, which its servers "
             "are to load: name the target that has it"
         )
+
+    def _begun(self) -> ResumedFrom | None:
+        """The checkpoint that the run began from, if it is in the target."""
+        if (began := self.began) is None:
+            return None
+        for name in folders(self.plan.store):
+            if name.step == began.version and name.is_of(began.run):
+                with suppress(Unusable):
+                    if open_checkpoint(self.plan.store, name.text).digest == began.checkpoint:
+                        return ResumedFrom(began, self.plan.config.target, name.text)
+        return None
 
     def _beginning(self, branch: Branch) -> Rollback:
         """The version that the run began with."""

@@ -95,4 +95,5 @@ class RollbackIo:
         context = self._context
         if context.saving is None:
             return None
-        return SavedPast(context.saving, self._chain, context.run_id, context.run, context.origin)
+        known = context.origin, context.began
+        return SavedPast(context.saving, self._chain, context.run_id, context.run, *known)

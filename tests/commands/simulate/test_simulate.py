@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from p2pswarm.command_line import main
+from p2pswarm.base.errors import Unusable
+from p2pswarm.command_line import main, make_parser
 from p2pswarm.commands.plan.devices import read_devices
+from p2pswarm.commands.simulate.simulate import planned_day
 
 RUN = """
 role = "trainer"
@@ -236,3 +238,28 @@ def test_a_machine_of_which_only_the_speed_is_known_can_be_simulated(files: Path
     assert given.device[0].memory_gib == 8.0
     assert math.isinf(given.device[1].memory_gib)
     assert (given.network, given.device[1].region) == ("aws", "Tokyo")
+
+
+def test_frozen_weights_cost_a_backward_like_a_forward_their_memory_and_no_averaging(files: Path):
+    whole = planned(files)
+    text = RUN.replace("stages = 2", 'stages = 2\nbase = "nf4"\nadapter = { rank = 2 }')
+    (files / "run.toml").write_text(text)
+    adapted = planned(files)
+
+    assert whole.day.cost.backward_share == pytest.approx(2.0)
+    assert adapted.day.cost.backward_share == pytest.approx(1.0, abs=0.1)
+    shares = [cost.gradient_bytes / cost.state_bytes for cost in (whole.day.cost, adapted.day.cost)]
+    assert shares[0] == pytest.approx(shares[1], rel=0.1)  # both are of what trains
+    assert whole.day.cost.gradient_bytes > 8 * adapted.day.cost.gradient_bytes
+    assert adapted.day.run.adapter is None  # what is played has small tensors of its own
+    (files / "run.toml").write_text(text.replace("d_model = 64", "d_model = 2048"))
+    (files / "devices.toml").write_text(DEVICES.replace("memory_gib = 8", "memory_gib = 0.05"))
+    with pytest.raises(Unusable, match=r"has 0\.05 GiB, and the smallest stage needs 0\.[1-9]"):
+        planned(files)
+
+
+def planned(files: Path):
+    folder = str(files)
+    flags = ["simulate", f"{folder}/run.toml", "--devices", f"{folder}/devices.toml"]
+    asked = make_parser().parse_args([*flags, "--hours", "0.1", "--detail", "100"])
+    return planned_day(asked)

@@ -9,6 +9,7 @@ from models.families import family_run
 from safetensors.torch import load_file, save_file
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.command_line import main
 from p2pswarm.commands.weights.export_folder import export
 from p2pswarm.models.adapters.adapter_folder import (
     CONFIG_FILE,
@@ -136,3 +137,54 @@ def test_whole_weights_have_nothing_to_merge(tmp_path) -> None:
     save_file(named, path, metadata={"run": run_to_json(run).decode()})
     with pytest.raises(Unusable, match="is no adapter: leave --merge out"):
         export(path, tmp_path / "out", 100, merges=True)
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory) -> Path:
+    """Weights of an adapter beside a base in 4 bits."""
+    model = ModelConfig(d_model=16, heads=2, layers=2, sequence_length=8)
+    run = resolved(RunConfig(model=model, base="nf4", adapter=AdapterConfig(rank=2), stages=1))
+    flat = ReferenceTrainer(run).flat
+    fill_factors(flat)
+    named = {name: x.detach().clone() for name, x in named_parameters(flat.numbers, flat.blocks)}
+    path = tmp_path_factory.mktemp("packed") / "weights.safetensors"
+    save_file(named, path, metadata={"run": run_to_json(run).decode()})
+    return path
+
+
+def loss_of(model) -> float:
+    return model.evaluate([torch.arange(16).view(2, 8)]).loss
+
+
+@pytest.mark.parametrize("original", [False, True])
+def test_both_bases_of_a_quantised_run_are_measured(packed, tmp_path, caplog, original) -> None:
+    out = tmp_path / "out"
+    export(packed, out, 100, merges=True, original=original, measure=loss_of)
+
+    beside, dense = (loss_of(load_model(packed, original=each)) for each in (False, True))
+    assert abs(beside - dense) > 1e-4
+    told = [line for line in caplog.messages if "loss" in line]
+    places = "merged into the base that it was trained beside", "merged into the original weights"
+    ours, other = reversed(places) if original else places
+    first, second = (dense, beside) if original else (beside, dense)
+    assert told == [
+        f"{ours} (written): loss {first:.4f}",
+        f"{other} (not written): loss {second:.4f}",
+    ]
+    written = load_model(out)
+    assert written.run.adapter is None
+    assert loss_of(written) == pytest.approx(first, abs=1e-6)
+
+
+def test_the_losses_are_of_the_text_that_the_settings_hold_out(packed, tmp_path, capsys) -> None:
+    (tmp_path / "text.txt").write_text("some text to learn\n" * 400)
+    (tmp_path / "run.toml").write_text("[train]\ndata = 'text.txt'\n")
+    flags = ["--merge", "--measure", str(tmp_path / "run.toml")]
+
+    assert main(["export", str(packed), str(tmp_path / "out"), *flags]) == 0
+
+    said = capsys.readouterr()
+    assert "held out" in said.err
+    assert "README.md" in said.out
+    assert main(["export", str(packed), str(tmp_path / "two"), "--into-original"]) == 2
+    assert "--into-original is for --merge: add that" in capsys.readouterr().err
