@@ -73,7 +73,7 @@ def differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
     if None in adapters:
         shown = ["a table" if one is not None else None for one in adapters]
         pairs.append(("adapter", shown[0], shown[1]))
-    for table in ("model", "optimizer", *(() if None in adapters else ("adapter",))):
+    for table in ("model", "optimizer", "objective", *(() if None in adapters else ("adapter",))):
         one, other = getattr(there, table), getattr(here, table)
         for field in dataclasses.fields(one):
             name = field.name

@@ -36,6 +36,7 @@ from p2pswarm.settings.limits import (
 )
 from p2pswarm.settings.names import unknown
 from p2pswarm.settings.node_config import NodeConfig, ServeConfig
+from p2pswarm.settings.objective import ObjectiveConfig
 from p2pswarm.settings.train_config import TrainConfig
 
 RUN_VERSION = 12  # rises when a manifest's meaning, a run's arithmetic or its messages change
@@ -53,6 +54,7 @@ NEWER_SETTINGS = {
     "base": 12,
     "frozen": 12,
     "adapter": 12,
+    "objective": 12,
 }
 """Settings of a run, and the version that they came with."""
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
@@ -60,7 +62,11 @@ RUN_BYTES_MAX = 120 * 1024  # its JSON; with a trainer's card it is a message of
 RUN_TAG = b"p2pswarm-run-2:"
 RUN_ID_BYTES = 16
 SHORT = '; model = "NAME" is short for family = "NAME" in [run.model], optimizer = "NAME" for name'
-SHORT_FOR = {ModelConfig: "family", OptimizerConfig: "name"}  # tables that may be one text
+SHORT_FOR = {
+    ModelConfig: "family",
+    OptimizerConfig: "name",
+    ObjectiveConfig: "name",
+}  # tables that may be one text
 TWICE = "Cannot overwrite", "Cannot declare"  # how `tomllib` says that a key is there already
 SETTINGS_BYTES_MAX = 1 << 20  # a settings file has a page of text; anything larger is another file
 FLOAT_MAX = 1 << 1023  # larger whole numbers do not fit a float

@@ -28,6 +28,7 @@ from p2pswarm.models.model_source import resolved
 from p2pswarm.node.progress.curves import try_curves
 from p2pswarm.node.progress.wandb_curves import try_wandb
 from p2pswarm.node.run.closed_run import check_closed, owned_by_us
+from p2pswarm.node.run.references import check_references, keep_references, with_references
 from p2pswarm.node.run.resume import resumed_from, writable_store
 from p2pswarm.node.run.run_folder import RunFolder, make_folder, try_folder
 from p2pswarm.node.run.run_match import check_records, check_same, owned_as
@@ -92,6 +93,8 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
         _check_state(config, config.state, text)
     keep_with_checkpoints(config, tokenizer)
     resumed = resumed_from(config.train.resume, config.run, text, say)
+    corpus = with_references(config, corpus, resumed=resumed is not None)
+    keep_references(config, corpus)
     guessed = asked.run.batch != config.run.batch
     for remark in remarks(config, tokenizer, guessed=guessed):  # last: an error is one line
         log.warning("%s", remark)
@@ -134,10 +137,12 @@ def check_run(config: NodeConfig, problems: Problems) -> None:
 
 def _check_text(config: NodeConfig, tokenizer: Tokenizer | None) -> None:
     """Raise Unusable for a text of which no step can be made, or that is another run's."""
-    text = read_corpus(config, tokenizer).digest()
+    corpus = read_corpus(config, tokenizer)
+    text = corpus.digest()
     if config.state is not None and config.state.is_dir():
         _check_state(config, config.state, text)
     resumed_from(config.train.resume, config.run, text, lambda _line: None)
+    check_references(config, corpus)
 
 
 def _trials(config: NodeConfig, writer: str) -> tuple[Callable[[], object], ...]:
