@@ -127,4 +127,5 @@ class References:
     def _take(self, first: int, new: NDArray[np.float64]) -> None:
         there = self._scores[first : first + len(new)]
         self._lacking -= int(np.count_nonzero(np.isnan(there)))
-        there[:] = new
+        there[:] = np.where(np.isfinite(new), new, np.nan)
+        self._lacking += int(np.count_nonzero(np.isnan(there)))

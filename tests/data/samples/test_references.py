@@ -36,6 +36,15 @@ def test_they_are_kept_part_by_part_and_read_again(tmp_path: Path):
     assert np.array_equal(opened(copy).train, again.train)
 
 
+def test_what_is_no_number_is_not_known(tmp_path: Path):
+    found = opened(tmp_path / "references")
+
+    found.keep(0, [-1.0, float("inf"), float("nan"), -2.0])
+
+    assert found.known == opened(found.path).known == 2
+    assert found.due(2) == (0, 1, 2, 3, 4)
+
+
 @pytest.mark.parametrize("lost", [1, 20, 40, 50])
 def test_of_a_torn_file_what_is_whole_counts_and_it_goes_on(tmp_path: Path, lost: int):
     path = tmp_path / "references"
