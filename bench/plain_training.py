@@ -9,11 +9,16 @@ With `--chain FILE` it rounds each step as the records in that file say.
 """
 
 import argparse
+import dataclasses
+import shutil
+import tempfile
 import time
 from pathlib import Path
 
 import torch
 
+from p2pswarm.data.samples.pair_corpus import PairCorpus
+from p2pswarm.data.samples.references import References
 from p2pswarm.data.samples.target_marks import targets_in
 from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.reference import CodecsOfStep, ReferenceTrainer
@@ -28,6 +33,7 @@ from p2pswarm.run.schedule import learning_rate
 from p2pswarm.settings.codec_ladder import CodecChoices
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import load
+from p2pswarm.trainer.step.in_flight import REFERENCE_BASE
 
 
 def codecs_in(file: Path, run: RunConfig) -> CodecsOfStep:
@@ -42,6 +48,18 @@ def codecs_in(file: Path, run: RunConfig) -> CodecsOfStep:
     genesis = Genesis(first.run, *of_run, codecs=codecs, tokens=tokens)
     origin = genesis.after(first.step, first.prev)
     return restore(origin, iter(entries), str(file)).learner.chain.codecs
+
+
+def scored(corpus: PairCorpus, loop: ReferenceTrainer) -> PairCorpus:
+    """The text with the references that the first weights give."""
+    place = Path(tempfile.mkdtemp()) / "references"
+    kept = References(place, bytes(32), len(corpus.train_side), corpus.answers)
+    for batch in kept.due(corpus.rows):
+        rows = torch.from_numpy(corpus.reference_batch(batch))
+        found = loop.log_probabilities(rows, REFERENCE_BASE + batch)
+        kept.keep(batch * corpus.rows, found.tolist())
+    shutil.rmtree(place.parent)
+    return dataclasses.replace(corpus, references=kept)
 
 
 def main() -> None:
@@ -59,13 +77,16 @@ def main() -> None:
     device = torch.device(options.device)
     codecs = codecs_in(options.chain, run) if options.chain else lambda _step: ()
     loop = ReferenceTrainer(run, device, rounded=options.rounded, codecs=codecs)
+    if run.objective.refers:
+        assert isinstance(corpus, PairCorpus), "the objective takes pairs"
+        corpus = scored(corpus, loop)
     begun_s, quarantined = time.perf_counter(), 0
     for step in range(run.steps):
         numbers = range(step * batch.microbatches, (step + 1) * batch.microbatches)
         microbatches = [corpus.microbatch(n) for n in numbers]
         losses = loop.add_all([torch.from_numpy(each) for each in microbatches])
         rate = learning_rate(run, step)
-        targets = sum(map(targets_in, microbatches)) if batch.marked else None
+        targets = sum(map(targets_in, microbatches)) if run.counts_targets else None
         norm = loop.commit(rate, targets)
         if device.type == "cuda":
             torch.cuda.synchronize()

@@ -108,6 +108,7 @@ class Run:
     start: str = "random"
     checkpoints: str = ""
     """Where one is written at the end of a run; empty: none is."""
+    objective: str = "tokens"
     adapter: int = 0
     """The rank of adapters, which train alone; 0: the whole model trains."""
     base: str = "full"
@@ -158,6 +159,7 @@ weight_storage = {text(self.weight_storage)}
 delay = {self.delay}
 spot_check_share = {self.spot_check_share}
 base = {text(self.base)}
+objective = {text(self.objective)}
 start = {text(self.start)}
 {f"adapter = {{ rank = {self.adapter} }}" if self.adapter else ""}
 [run.model]

@@ -12,6 +12,7 @@ from p2pswarm.settings.config import (
     OptimizerConfig,
     RunConfig,
 )
+from p2pswarm.settings.objective import ObjectiveConfig
 from p2pswarm.settings.parser import from_values
 
 Table = Mapping[str, object]
@@ -59,6 +60,8 @@ class RunSettings(TypedDict, total=False):
     """Patterns of parameters that do not train, as "model.embed*" (docs/adapters.md)."""
     adapter: AdapterConfig | Table
     """Low-rank matrices that train beside the frozen model: `rank`, `targets`, ..."""
+    objective: ObjectiveConfig | Table
+    """What is made small: `name`, as "dpo", `beta`, `gamma` (docs/preferences.md)."""
     emulated: bool
     """A rehearsal, whose servers only take the time of computing (docs/simulation.md)."""
     optimizer: OptimizerConfig | Table

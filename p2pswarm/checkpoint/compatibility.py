@@ -85,7 +85,7 @@ def check(signed: SignedManifest, wanted: Wanted) -> None:
 def differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
     """The settings that decide the bits of the weights and are not the same, one line each."""
     pairs = [*_pairs(there, here, SAME_RUN), *_adapters(there, here)]
-    for table in ("model", "optimizer", "adapter"):
+    for table in ("model", "optimizer", "objective", "adapter"):
         pairs += _of_table(there, here, table, NOT_BITS)
     pairs += [(f"batch.{n}", getattr(there.batch, n), getattr(here.batch, n)) for n in SAME_BATCH]
     if FORMER_SQUARES in here.state and FORMER_SQUARES not in there.state:

@@ -11,11 +11,14 @@ from p2pswarm.run.schedule import delay_cost, learning_rate, warms_on
 from p2pswarm.settings.config import EMULATED, HF, RunConfig
 from p2pswarm.settings.limits import BYTES, trained_tokens
 from p2pswarm.settings.node_config import CheckpointConfig, NetworkConfig, NodeConfig, ServeConfig
+from p2pswarm.settings.objective import SIMPO
 from p2pswarm.settings.train_config import TrainConfig
 
 Row = tuple[str, str]
 
 FINE_TUNING_RATE_MAX = 5e-4  # published recipes have 1e-6 to 2e-4
+USUAL_RATES = {False: ("2e-5", "2e-4"), True: ("5e-7", "5e-6")}
+"""Of tokens and of pairs: where the whole model trains, and of adapters; TRL's for pairs."""
 
 
 def check_files(config: NodeConfig) -> None:
@@ -83,7 +86,7 @@ def _run_rows(run: RunConfig) -> list[Row]:
         warmup += " (more than the run has, so it is never reached)"
     last = f"{learning_rate(run, last_step):g} at step {last_step}, {rate.schedule}"
     if run.start == "pretrained" and rate.learning_rate > FINE_TUNING_RATE_MAX:
-        usual = "2e-4" if run.adapter is not None else "2e-5"
+        usual = USUAL_RATES[run.objective.prefers][run.adapter is not None]
         last += f"; so high a rate spoils pretrained weights, {usual} is usual"
     kind = "a rehearsal that learns nothing, " if run.emulated else ""
     computed = "" if run.precision == "full" else f", computed in {run.precision}"
@@ -94,6 +97,7 @@ def _run_rows(run: RunConfig) -> list[Row]:
         ("run", f"{run.name!r}, {kind}{cut}"),
         ("model", f"{made}, {model.dtype}{computed}"),
         *([("trains", _trained_text(run))] if run.has_base else []),
+        *([("objective", _objective_text(run))] if run.objective.prefers else []),
         ("steps", f"{run.steps} of {tokens:,} tokens: {shape}"),
         *([("delay", _delay_text(run))] if run.delay else []),
         ("learning rate", f"{rate.learning_rate:g} after {warmup}, {last}"),
@@ -109,6 +113,13 @@ def _trained_text(run: RunConfig) -> str:
     named = targets if isinstance(targets, str) else ", ".join(targets)
     whole = f", and whole {', '.join(run.adapter.train)}" if run.adapter.train else ""
     return f"adapters of rank {run.adapter.rank} on {named}{whole}; the model is kept {kept}"
+
+
+def _objective_text(run: RunConfig) -> str:
+    objective, pairs = run.objective, run.batch.microbatches * run.batch.rows // 2
+    gamma = f", gamma {objective.gamma:g}" if objective.name == SIMPO else ""
+    before = "; references are computed before the first step" if objective.refers else ""
+    return f"{objective.name}, beta {objective.strength:g}{gamma}: {pairs:,} pairs a step{before}"
 
 
 def _delay_text(run: RunConfig) -> str:

@@ -84,6 +84,10 @@ BASE_ALONE = (
     "a run that freezes weights is for one device a server: name one in serve.device, and start a "
     "server on each of the others"
 )
+PAIRS_ALONE = (
+    "a run that compares answers is for one device a server: name one in serve.device, and start a "
+    "server on each of the others"
+)
 COMPILED_ALONE = "serve.compiled is for one device: leave it out, or name one device"
 END_S = 0.5  # for `Leaving` to reach the trainer
 
@@ -319,6 +323,8 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     if len(devices := devices_of(serve.device)) > 1:
         if run.has_base:
             raise Unusable(BASE_ALONE)
+        if run.objective.prefers:
+            raise Unusable(PAIRS_ALONE)
         if serve.compiled:
             raise Unusable(COMPILED_ALONE)
         if serve.parallel != "tensor":

@@ -34,6 +34,7 @@ from p2pswarm.node.progress.wandb_curves import sent
 from p2pswarm.node.run.closed_run import may_vote, run_calls, until_out
 from p2pswarm.node.run.discovery import announce, announce_end, ends, offered
 from p2pswarm.node.run.preparation import PreparedRun, check_run, prepare_run
+from p2pswarm.node.run.references import keep_references, with_references
 from p2pswarm.node.run.resume import proof_of, saving_plan
 from p2pswarm.node.run.run_entry import RunEntry, enter_run
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
@@ -55,7 +56,7 @@ from p2pswarm.trainer.balance.balance_reports import BalanceReport
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext, raised
 from p2pswarm.trainer.leadership.participant import Trainer
 from p2pswarm.trainer.reports.leadership import Leads
-from p2pswarm.trainer.reports.reports import RunFinished, WentBack
+from p2pswarm.trainer.reports.reports import ReferencesKnown, RunFinished, WentBack
 
 LEFT_EARLY = 130  # exit code: the run is not over; scripts should know
 SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small model's weights
@@ -202,6 +203,7 @@ async def open_trainer(
     `tell` is called with every event as it happens, `text_lost` when the text cannot be read any
     more.
     """
+    corpus = await on_thread(functools.partial(_referring, stack.config, corpus, entry))
     try:
         async with (
             run_calls(stack, entry.identity, log.warning) as rpc,
@@ -209,6 +211,14 @@ async def open_trainer(
             asyncio.TaskGroup() as tasks,
         ):
             context = await _context(stack, rpc, corpus, tell, entry, text_lost)
+            reported = context.report
+
+            def report(news: Report) -> None:
+                reported(news)
+                if isinstance(news, ReferencesKnown) and news.complete:
+                    tasks.create_task(_keep(stack.config, corpus))
+
+            context = dataclasses.replace(context, report=report)
             announcing = tasks.create_task(announce(stack, entry.identity))
             out = tasks.create_task(until_out(rpc))
             async with Trainer(context) as trainer:
@@ -222,6 +232,24 @@ async def open_trainer(
             out.cancel()
     finally:
         entry.place.store.close()
+
+
+def _referring(config: NodeConfig, corpus: Corpus, entry: RunEntry) -> Corpus:
+    """The text with the references of a run that compares with them, as far as they are known."""
+    run = entry.identity.config
+    model = dataclasses.replace(run.model, folder=config.run.model.folder)
+    config = dataclasses.replace(config, run=dataclasses.replace(run, model=model))
+    found = with_references(config, corpus, entry.identity.origin, entry.resumed)
+    keep_references(config, found)
+    return found
+
+
+async def _keep(config: NodeConfig, corpus: Corpus) -> None:
+    """Write references where the next run and checkpoints have them."""
+    try:
+        await asyncio.to_thread(keep_references, config, corpus)
+    except Unusable as error:
+        log.warning("%s", error)
 
 
 async def _context(

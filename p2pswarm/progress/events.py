@@ -122,11 +122,16 @@ class HeldOut(Event):
 
     step: int
     nats_per_token: float
-    """Of a run without a tokenizer a token is a byte."""
+    """Of a run without a tokenizer a token is a byte; of pairs of answers it is nats per pair."""
+    preferred: float | None = None
+    """The share of held-out pairs whose chosen answer is preferred; None: they are no pairs."""
 
     @property
     def text(self) -> str:
-        return f"step {self.step:5}  held-out loss {self.nats_per_token:.4f} nats/token"
+        before = f"step {self.step:5}  held-out loss {self.nats_per_token:.4f}"
+        if self.preferred is None:
+            return f"{before} nats/token"
+        return f"{before} nats/pair, {self.preferred:.1%} of the chosen answers preferred"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,14 @@ from enum import Enum, auto
 from p2pswarm.base.errors import Busy, DialFailed, NotComputed, NotServing, Refused, SwarmError
 from p2pswarm.base.ids import PeerId
 from p2pswarm.models.base import Bundle
-from p2pswarm.models.compute.base import BackwardSpec, Engine, LossResult, NotFiniteHere, Stage
+from p2pswarm.models.compute.base import (
+    BackwardSpec,
+    Engine,
+    HeldOutResult,
+    LossResult,
+    NotFiniteHere,
+    Stage,
+)
 from p2pswarm.models.compute.sketch import Sketcher
 from p2pswarm.run.messages.field_limits import REASON_CHARS, Obstacle, Work
 from p2pswarm.run.messages.membership import Load, MemberRecord
@@ -36,7 +43,7 @@ from p2pswarm.tensors.codecs.registry import EncodedTensor, TensorToEncode
 OVER = "this server's incarnation is over"
 UNKNOWN_RETRY_S = 0.05  # our view lags behind the sender's by so much at most
 
-Made = Bundle | LossResult | float
+Made = Bundle | LossResult | float | HeldOutResult
 """The result of a stage: a bundle or its gradient, the last stage's, or a held-out loss."""
 
 
@@ -113,6 +120,8 @@ class WorkPlan:
         push = self.item.push
         if isinstance(made, float):
             return Evaluated(push.step, push.microbatch, made)
+        if isinstance(made, HeldOutResult):
+            return Evaluated(push.step, push.microbatch, made.loss, made.scores)
         if self.call not in (StageCall.BACKWARD, StageCall.FINISH):
             return None
         return Counted(push.step, push.microbatch, push.attempt, self.counted, loss_in(made))

@@ -16,8 +16,10 @@ from typing import Any
 from p2pswarm.settings.config import ModelConfig, OptimizerConfig
 from p2pswarm.settings.names import unknown
 from p2pswarm.settings.node_config import NodeConfig
+from p2pswarm.settings.objective import ObjectiveConfig
 
-SHORT_FOR = {ModelConfig: "family", OptimizerConfig: "name"}  # tables that may be one text
+SHORT_FOR = {ModelConfig: "family", OptimizerConfig: "name", ObjectiveConfig: "name"}
+"""Tables that may be one text."""
 SHOWN_CHARS = 60  # of what somebody typed, so that the message stays one line
 QUOTES = "\"'"
 

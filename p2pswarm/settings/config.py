@@ -21,6 +21,7 @@ from p2pswarm.settings.limits import (
     check_patterns,
     entry_for,
 )
+from p2pswarm.settings.objective import PAIR_ROWS_MAX, REFERENCE_TOKENS, ObjectiveConfig
 
 RANDOM, PRETRAINED = "random", "pretrained"
 STARTS = RANDOM, PRETRAINED
@@ -386,6 +387,9 @@ class RunConfig:
     """Patterns of parameters' names, as in "model.embed*", that are not trained."""
     adapter: AdapterConfig | None = None
     """Train low-rank matrices beside the model, which is frozen (docs/adapters.md)."""
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    """What is made small; of rows with `chosen` and `rejected` as in { name = "dpo", beta = 0.1 }
+    (docs/preferences.md)."""
     emulated: bool = False
     """A rehearsal: its servers have `serve.device = "emulated"`, and nothing is learnt."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -430,9 +434,19 @@ class RunConfig:
         return 1.0 / self.step_tokens
 
     @property
+    def share_of_pair(self) -> float:
+        """The weight of a pair in a step: every microbatch has as many, so it needs no count."""
+        return 2.0 / (self.batch.microbatches * self.batch.rows)
+
+    @property
+    def counts_targets(self) -> bool:
+        """True if a step's loss is over as many targets as its text has, and not a fixed number."""
+        return self.batch.marked and not self.objective.prefers
+
+    @property
     def counted_tokens(self) -> int:
         """How many tokens a step has, of which its record counts the targets; 0: it does not."""
-        return self.step_tokens if self.batch.marked else 0
+        return self.step_tokens if self.counts_targets else 0
 
     def averaging_of(self, stage: int) -> str:
         """How the sums of a stage are averaged."""
@@ -482,6 +496,7 @@ class RunConfig:
         self._check_delay()
         self._check_averaging()
         self._check_frozen()
+        self._check_pairs()
         if self.model.boundary != "none" and self.start == "pretrained":
             raise ValueError(
                 f'model.boundary "{self.model.boundary}" spoils pretrained weights: they know no '
@@ -529,6 +544,32 @@ class RunConfig:
             raise ValueError(
                 f'model.boundary "{self.model.boundary}" changes the model that an adapter is for: '
                 "leave it out"
+            )
+
+    def _check_pairs(self) -> None:
+        """Refuse rows that are not pairs, and what has no meaning for them."""
+        name = self.objective.name
+        if not self.objective.prefers:
+            return
+        if self.batch.rows % 2 or self.batch.rows > PAIR_ROWS_MAX:
+            raise ValueError(
+                f'objective "{name}" takes pairs of rows, and batch.rows is {self.batch.rows}: set '
+                f"it to an even number of up to {PAIR_ROWS_MAX:,}"
+            )
+        if self.objective.refers and self.model.sequence_length < REFERENCE_TOKENS:
+            raise ValueError(
+                f"objective dpo has a number in each row's first {REFERENCE_TOKENS} tokens, and "
+                f"model.sequence_length is {self.model.sequence_length}: raise it"
+            )
+        if self.objective.refers and self.emulated:
+            raise ValueError(
+                "a rehearsal computes no references: set objective to orpo or simpo, which take as "
+                "much time and need none"
+            )
+        if self.model.router_loss:
+            raise ValueError(
+                f'model.router_loss is weighed by targets, and objective "{name}" by pairs: leave '
+                "it out"
             )
 
     def _check_averaging(self) -> None:

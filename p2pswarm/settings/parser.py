@@ -54,6 +54,7 @@ NEWER_SETTINGS = {
     "base": 12,
     "frozen": 12,
     "adapter": 12,
+    "objective": 12,
 }
 """Settings of a run, and the version that they came with."""
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most

@@ -46,6 +46,8 @@ class TrainConfig:
     or that token, for text that a chat template wrote (docs/data.md)."""
     chat_template: Path | None = None
     """A file with the chat template, instead of the tokenizer's (docs/data.md)."""
+    references: Path | None = None
+    """The file with the references of a run of dpo; left out: in `state`, or else in `cache`."""
     cache: Path | None = None
     """A folder for what is prepared of the text; left out: p2pswarm in the user's cache folder."""
     suffixes: tuple[str, ...] = ()

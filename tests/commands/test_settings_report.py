@@ -7,8 +7,9 @@ import pytest
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.commands.settings_report import check_files, report
-from p2pswarm.settings.config import ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.settings.config import AdapterConfig, ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.settings.node_config import CheckpointConfig, NodeConfig, ServeConfig
+from p2pswarm.settings.objective import ObjectiveConfig
 from p2pswarm.settings.train_config import TrainConfig
 
 TEXT = TrainConfig(data=Path("text"))
@@ -95,3 +96,18 @@ def test_a_rate_that_spoils_pretrained_weights_is_named():
     assert "spoils" in learning_rate(trainer(run=high))
     assert "spoils" not in learning_rate(trainer(run=low))
     assert "spoils" not in learning_rate(trainer())
+    pairs = replace(high, objective=ObjectiveConfig(name="dpo"))
+    assert "5e-7 is usual" in learning_rate(trainer(run=pairs))
+    assert "5e-6 is usual" in learning_rate(trainer(run=replace(pairs, adapter=AdapterConfig())))
+
+
+def test_pairs_are_counted_and_references_told_of():
+    told = {
+        name: report(trainer(run=RunConfig(objective=ObjectiveConfig(name=name))), None)
+        for name in ("tokens", "dpo", "simpo")
+    }
+
+    assert "objective" not in told["tokens"]
+    before = "references are computed before the first step"
+    assert f"dpo, beta 0.1: 16 pairs a step; {before}\n" in told["dpo"]
+    assert "simpo, beta 2, gamma 1: 16 pairs a step\n" in told["simpo"]

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict
 from random import Random
 
+import numpy as np
 from fuzzing.base import joined, parser, parts, placed, slow_parser
 from run.access.harness import ANN, NOW_S, OWNER, RUN
 
@@ -15,6 +16,7 @@ from p2pswarm.checkpoint.names import is_ours, parse_folder
 from p2pswarm.commands.node import EXAMPLES
 from p2pswarm.commands.plan import dtfm
 from p2pswarm.commands.plan.devices import read_devices
+from p2pswarm.data.samples.references import References
 from p2pswarm.data.token_file import TAG, TRAILER, open_prepared
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.os.local_network import gateway6_in, gateway_in
@@ -152,6 +154,18 @@ def prepared_text(data: bytes) -> None:
 
 
 @slow_parser
+def references_file(data: bytes) -> None:
+    """The references of a run of dpo, which then grow."""
+    with contextlib.suppress(Unusable):
+        found = References(placed("references.bin", data), MARK, 2, 6)
+        assert found.known <= len(found) == len(found.part(0, 9))
+        found.keep(3, [-1.0, -2.0])
+        again = References(found.path, MARK, 2, 6)
+        assert again.known == found.known
+        assert not np.isnan(again.part(3, 2)).any()
+
+
+@slow_parser
 def curves_file(data: bytes) -> None:
     """A file of curves that goes on."""
     with contextlib.suppress(Unusable):
@@ -231,6 +245,15 @@ def _devices() -> list[bytes]:
     return [small, shipped]
 
 
+def _references() -> list[bytes]:
+    place = placed("kept.bin", b"")
+    place.unlink()
+    kept = References(place, MARK, 2, 6)
+    kept.keep(0, [-1.5, -2.0])
+    kept.keep(2, [-3.0])
+    return [place.read_bytes(), kept.as_bytes]
+
+
 ROUTES = (
     b"Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
     b"eth0\t00000000\t0100A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"
@@ -262,6 +285,7 @@ FILE_SEEDS = {
     "owner_file": _owner_files,
     "key_file": lambda: [b"k" * 32],
     "prepared_text": lambda: [b"trained on" + b"held" + TRAILER.pack(TAG, MARK, 10, 4, 10, 4)],
+    "references_file": _references,
     "curves_file": lambda: [b"", CURVES + b"\r\n", CURVES + b"\r\nrow,1,2\r\ntorn"],
     "checkpoint_name": lambda: [
         b"first-run.0123456789ab.step-000000012.89abcdef",

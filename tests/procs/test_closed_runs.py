@@ -28,7 +28,7 @@ BY_ALL = {"Compare", "Deliver"}
 """The directory: everybody in the run answers and sends these."""
 BY_TRAINERS = BY_ALL | {
     *("Join", "Enlist", "WhoLeads", "AskStatus", "AskBalance", "AskCapacities"),
-    *("AskReachable", "NotHeard", "FetchSaved"),
+    *("AskReachable", "NotHeard", "FetchSaved", "FetchReferences"),
     *("Prepare", "Propose", "Heartbeat", "HandOver", "FetchRecords"),
 }
 BY_SERVERS = BY_ALL | {

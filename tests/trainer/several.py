@@ -9,6 +9,7 @@ from trainer.leadership.test_participant import CONFIG, corpus
 
 from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.targets import open_store
+from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.progress.events import Report
@@ -74,6 +75,10 @@ class ManyTrainers:
         self.servers: dict[int, asyncio.Task] = {}
         self.serving: dict[int, StageServer] = {}
 
+    def text_of(self, name: str) -> Corpus:
+        """The text that a trainer has."""
+        return corpus(self.config)
+
     def train(self, name: str) -> OneTrainer:
         """Start a trainer, or start one again with its disk."""
         found = name == "a" and name not in self.disks
@@ -89,7 +94,7 @@ class ManyTrainers:
             tensors=TensorTransfer(Budget()),
             run=self.config,
             run_id=self.run_id,
-            corpus=corpus(self.config),
+            corpus=self.text_of(name),
             report=lambda report: self.reported(name, report),
             rng=random.Random(self.rng.random()),
             chain=place,

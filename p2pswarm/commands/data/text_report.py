@@ -12,6 +12,7 @@ from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.chats.chat_corpus import has_chats, sides_of
+from p2pswarm.data.chats.preference import SIDES
 from p2pswarm.data.immutable_files import ImmutableFiles
 from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.samples.target_marks import IDS, NO_TARGET
@@ -69,6 +70,8 @@ class ShownRow:
     """For each token 1 if it is a target, and else 0."""
     documents: tuple[str, ...]
     """Its text, parted where a token ends a document; of whole documents, where targets do."""
+    answer: str = ""
+    """Of a pair, which answer it is: chosen or rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,10 @@ def text_report(settings: Path, shown: int, changes: Sequence[str] = ()) -> Data
         config = dataclasses.replace(config, run=tokenised_run(config.run, tokenizer))
     check_documents(config.run)
     streamed = config.run.batch.samples == "streamed"
-    texts = tuple(_text(train.of_part(part), streamed=streamed) for part in train.parts)
+    paired = config.run.objective.prefers
+    texts = tuple(
+        _text(train.of_part(part), streamed=streamed, paired=paired) for part in train.parts
+    )
     corpus = read_corpus(config, tokenizer)
     return DataReport(
         texts=texts,
@@ -114,11 +120,11 @@ def text_report(settings: Path, shown: int, changes: Sequence[str] = ()) -> Data
     )
 
 
-def _text(train: TrainConfig, *, streamed: bool) -> TextReport:
+def _text(train: TrainConfig, *, streamed: bool, paired: bool) -> TextReport:
     assert train.data is not None, "a text of a mixture has it"
     found = files_of(train.data, train.suffixes)
     lines = found.lines(tokenised=train.tokenizer != BYTES, all_passed=True)
-    sizes = [None, None] if streamed else _sizes(train)
+    sizes = [None, None] if streamed else _sizes(train, paired=paired)
     return TextReport(
         data=str(found.data),
         kind="a row" if found.rows else "a file",
@@ -131,12 +137,12 @@ def _text(train: TrainConfig, *, streamed: bool) -> TextReport:
     )
 
 
-def _sizes(train: TrainConfig) -> list[SideSize | None]:
+def _sizes(train: TrainConfig, *, paired: bool) -> list[SideSize | None]:
     """The sizes of both sides, of all documents."""
     sources, share = sources_of(train), train.held_out_share
     found = sources.documents()
-    if has_chats(sources.found, train.field):
-        found = sides_of(sources.found, share)
+    if paired or has_chats(sources.found, train.field):
+        found = sides_of(sources.found, share, paired=paired)
     documents, text_bytes = [0, 0], [0, 0]
     for held_out, document in found:
         documents[held_out] += 1
@@ -147,8 +153,9 @@ def _sizes(train: TrainConfig) -> list[SideSize | None]:
 def _rows(
     config: NodeConfig, corpus: Corpus, tokenizer: Tokenizer | None, shown: int
 ) -> Iterator[ShownRow]:
-    """The first rows of the run."""
-    for number in range(shown):
+    """The first rows of the run; of pairs both answers of as many."""
+    paired = config.run.objective.prefers
+    for number in range(shown * len(SIDES) if paired else shown):
         microbatch, row = divmod(number, config.run.batch.rows)
         marked = corpus.microbatch(microbatch)[row].tolist()
         tokens = tuple(token & IDS for token in marked)
@@ -157,7 +164,8 @@ def _rows(
             parts = [_written(tokens[a:b], tokenizer) for a, b in _runs(targets)]
         else:
             parts = [*_documents(tokens, tokenizer)]
-        yield ShownRow(tokens, targets, tuple(parts))
+        answer = SIDES[number % len(SIDES)] if paired else ""
+        yield ShownRow(tokens, targets, tuple(parts), answer)
 
 
 def _runs(targets: tuple[int, ...]) -> Iterator[tuple[int, int]]:
@@ -222,7 +230,8 @@ def _row_lines(number: int, row: ShownRow, ends: str) -> Iterator[str]:
 def _marked_lines(number: int, row: ShownRow, *, colours: bool) -> Iterator[str]:
     """A row whose targets are coloured, or else in brackets."""
     begin, end = (LEARNT, PLAIN) if colours else BRACKETS
-    yield f"row {number}: {len(row.tokens)} tokens, {sum(row.targets)} targets ({begin}so{end})"
+    what = f"row {number}, {row.answer}" if row.answer else f"row {number}"
+    yield f"{what}: {len(row.tokens)} tokens, {sum(row.targets)} targets ({begin}so{end})"
     yield f"{ROOM}{list(row.tokens)}"
     text = ""
     for (place, _), part in zip(_runs(row.targets), row.documents, strict=True):

@@ -1,4 +1,7 @@
-"""The corpus of files whose rows are chats, or prompts with completions: prepared on disk once.
+"""The corpus of files whose rows are chats, prompts with completions, or pairs of answers.
+
+It is prepared on disk once. A pair is two documents, one after the other: the chosen answer, then
+the rejected one, each behind its prompt.
 
 Errors:  Unusable for a row that cannot be learnt from, with its file and number.
 """
@@ -10,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from p2pswarm.base.errors import Unusable, one_line
 from p2pswarm.data.chats.conversation import (
     COMPLETION,
@@ -17,11 +22,13 @@ from p2pswarm.data.chats.conversation import (
     MESSAGES,
     PROMPT,
     SHARE_GPT,
+    Completion,
     Conversation,
     is_chat,
     row_of,
 )
-from p2pswarm.data.chats.targets import tokens_of_chat, tokens_of_completion
+from p2pswarm.data.chats.preference import CHOSEN, REJECTED, is_preference, preference_of
+from p2pswarm.data.chats.targets import TokenisedRow, tokens_of_chat, tokens_of_completion
 from p2pswarm.data.chats.template import ChatTemplate
 from p2pswarm.data.chats.whole_text import DTYPE, stored_corpus
 from p2pswarm.data.documents import (
@@ -40,7 +47,10 @@ from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.settings.train_config import TrainConfig
 
 RULE = "chats 1"  # rises when a row becomes other tokens
-FIELDS = (MESSAGES, SHARE_GPT, PROMPT, COMPLETION, *EXTRAS)
+PAIRS = "pairs 1"  # the same of pairs
+CHAT_FIELDS = (MESSAGES, SHARE_GPT, PROMPT, COMPLETION, *EXTRAS)
+PAIR_FIELDS = (PROMPT, CHOSEN, REJECTED, *EXTRAS)
+FIELDS = (*CHAT_FIELDS, CHOSEN, REJECTED)
 REASON_CHARS_MAX = 200
 
 
@@ -53,6 +63,8 @@ class ChatSource:
     tokenizer: Tokenizer | None
     template: ChatTemplate | None
     """None if no row needs one, or there is none."""
+    paired: bool = False
+    """Its rows are pairs of answers."""
 
     @property
     def settings(self) -> str:
@@ -61,44 +73,57 @@ class ChatSource:
             "bytes" if self.tokenizer is None else f"{self.tokenizer.digest} {self.tokenizer.end}"
         )
         template = "" if self.template is None else self.template.text
-        return f"{RULE} {self.train.held_out_share!r} {tokens} {template!r}"
+        rule = PAIRS if self.paired else RULE
+        return f"{rule} {self.train.held_out_share!r} {tokens} {template!r}"
 
     def documents(self) -> Iterator[PreparedDocument]:
         """Each row as it is stored."""
         for file in self.found.paths:
             for number, row in rows_of(file):
                 try:
-                    yield self._document(row)
+                    yield from self._documents(row)
                 except Unusable as error:
                     raise Unusable(f"{file}: row {number}: {error}") from error
 
-    def _document(self, row: Mapping[str, Any]) -> PreparedDocument:
-        said, text = row_of(row), _bytes_of(row)
+    def _documents(self, row: Mapping[str, Any]) -> Iterator[PreparedDocument]:
+        text = _bytes_of(row, paired=self.paired)
         held_out = is_held_out_document(text, self.train.held_out_share)
+        if not self.paired:
+            made = [self._tokens(row_of(row))]
+        else:
+            pair = preference_of(row)
+            made = [self._tokens(pair.chosen), self._tokens(pair.rejected)]
+            if np.array_equal(made[0].tokens, made[1].tokens):
+                raise Unusable("its answers are the same tokens: there is nothing to prefer")
+        for each in made:
+            yield PreparedDocument(held_out, each.tokens.astype(DTYPE).tobytes(), each.text_bytes)
+
+    def _tokens(self, said: Conversation | Completion) -> TokenisedRow:
         if not isinstance(said, Conversation):
-            made = tokens_of_completion(said, self.tokenizer)
-        elif self.tokenizer is None:
+            return tokens_of_completion(said, self.tokenizer)
+        if self.tokenizer is None:
             raise Unusable("it is a chat, whose template needs a tokenizer: set train.tokenizer")
-        elif self.template is None:
+        if self.template is None:
             raise Unusable(
                 "it is a chat, and the tokenizer has no template: name one in train.chat_template"
             )
-        else:
-            made = tokens_of_chat(said, self.template, self.tokenizer)
-        return PreparedDocument(held_out, made.tokens.astype(DTYPE).tobytes(), made.text_bytes)
+        return tokens_of_chat(said, self.template, self.tokenizer)
 
 
-def _bytes_of(row: Mapping[str, Any]) -> bytes:
+def _bytes_of(row: Mapping[str, Any], *, paired: bool) -> bytes:
     """All that a row says, whichever file it is in: it decides which side the row is on."""
-    said = {name: row[name] for name in FIELDS if row.get(name) is not None}
+    fields = PAIR_FIELDS if paired else CHAT_FIELDS
+    said = {name: row[name] for name in fields if row.get(name) is not None}
     return json.dumps(said, sort_keys=True, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def sides_of(found: FoundFiles, share: float) -> Iterator[tuple[bool, bytes]]:
+def sides_of(
+    found: FoundFiles, share: float, *, paired: bool = False
+) -> Iterator[tuple[bool, bytes]]:
     """Each row, and whether it is held out."""
     for file in found.paths:
         for _, row in rows_of(file):
-            text = _bytes_of(row)
+            text = _bytes_of(row, paired=paired)
             yield is_held_out_document(text, share), text
 
 
@@ -113,10 +138,26 @@ def has_chats(found: FoundFiles, field: str) -> bool:
 
     Rows that have the text `field` are documents, whatever else they have.
     """
+    first = _first_fields(found)
+    return field not in first and is_chat([name for name, there in first.items() if there])
+
+
+def has_field(found: FoundFiles, field: str) -> bool:
+    """Return whether rows have a field: the first one of all tells."""
+    return field in _first_fields(found)
+
+
+def has_pairs(found: FoundFiles) -> bool:
+    """Return whether rows are pairs of answers: the first one of all tells."""
+    return is_preference([name for name, there in _first_fields(found).items() if there])
+
+
+def _first_fields(found: FoundFiles) -> dict[str, bool]:
+    """The fields of the first row of all, and whether each has a value."""
     if not found.rows or row_ending(found.paths[0]) not in PARQUET | ARROW | JSON_ROWS:
-        return False
+        return {}
     _, first = next(rows_of(found.paths[0]), (0, {}))
-    return field not in first and is_chat([name for name in first if first[name] is not None])
+    return {name: value is not None for name, value in first.items()}
 
 
 JSON_ROWS = JSON_LINES | {JSON}

@@ -66,9 +66,9 @@ def row_of(row: Mapping[str, Any]) -> Conversation | Completion:
     """What a row says."""
     there = {name: value for name, value in row.items() if value is not None}
     if MESSAGES in there:
-        return _conversation(_messages(there[MESSAGES], MESSAGES), 0, there)
+        return conversation_of(messages_in(there[MESSAGES], MESSAGES), 0, there)
     if SHARE_GPT in there:
-        return _conversation(_of_share_gpt(there[SHARE_GPT]), 0, there)
+        return conversation_of(_of_share_gpt(there[SHARE_GPT]), 0, there)
     if PROMPT not in there or COMPLETION not in there:
         raise Unusable(f"it has no {MESSAGES!r}, and no {PROMPT!r} with a {COMPLETION!r}")
     prompt, completion = there[PROMPT], there[COMPLETION]
@@ -76,11 +76,12 @@ def row_of(row: Mapping[str, Any]) -> Conversation | Completion:
         if not completion:
             raise Unusable(f"its {COMPLETION!r} is empty: there is nothing to learn")
         return Completion(prompt, completion)
-    before = _messages(prompt, PROMPT)
-    return _conversation([*before, *_messages(completion, COMPLETION)], len(before), there)
+    before = messages_in(prompt, PROMPT)
+    return conversation_of([*before, *messages_in(completion, COMPLETION)], len(before), there)
 
 
-def _conversation(messages: list[Message], first: int, row: Mapping[str, Any]) -> Conversation:
+def conversation_of(messages: list[Message], first: int, row: Mapping[str, Any]) -> Conversation:
+    """Messages, and what else a row tells the template; `first`: the first that may be a target."""
     for place, (message, following) in enumerate(itertools.pairwise(messages)):
         if message["role"] == following["role"] == ASSISTANT:
             raise Unusable(f"messages {place} and {place + 1} are both of the assistant: join them")
@@ -104,7 +105,8 @@ def _read(value: object, name: str, kind: type) -> Any:
     return value
 
 
-def _messages(value: object, name: str) -> list[Message]:
+def messages_in(value: object, name: str) -> list[Message]:
+    """The messages in a field, checked."""
     found = _read(value, name, list) or []
     if not found:
         raise Unusable(f"its {name!r} has no messages")

@@ -73,6 +73,33 @@ def best_fit(lengths: Sequence[int], capacity: int) -> PackedRows:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundDocuments:
+    """The documents of a text whose begins are marked."""
+
+    begins: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    """Where each ends, or a row that it begins."""
+    counts: NDArray[np.int64]
+    """Of the targets before that."""
+
+    @classmethod
+    def of(cls, text: TokenText, capacity: int) -> "FoundDocuments":
+        """Read a text; `capacity`: the tokens of a row."""
+        begins, targets = [], []
+        for start in range(0, len(text), SCAN_TOKENS):
+            part = text[start : start + SCAN_TOKENS]
+            begins.append(np.flatnonzero(part & BEGIN) + start)
+            targets.append(np.flatnonzero(part & NO_TARGET == 0) + start)
+        found = np.concatenate(begins or [np.zeros(0, dtype=np.int64)])
+        places = np.concatenate(targets or [np.zeros(0, dtype=np.int64)])
+        ends = np.append(found[1:], len(text))[: len(found)]
+        stops = np.minimum(ends, found + capacity)
+        counts = np.searchsorted(places, stops) - np.searchsorted(places, found)
+        return cls(found, ends, stops, counts)
+
+
+@dataclass(frozen=True, slots=True)
 class WholeSide:
     """One side of a text, to train on or held out."""
 
@@ -93,18 +120,10 @@ class WholeSide:
     @classmethod
     def of(cls, text: TokenText, capacity: int) -> "WholeSide":
         """Read a text whose documents begin with a mark, and pack it."""
-        begins, targets = [], []
-        for start in range(0, len(text), SCAN_TOKENS):
-            part = text[start : start + SCAN_TOKENS]
-            begins.append(np.flatnonzero(part & BEGIN) + start)
-            targets.append(np.flatnonzero(part & NO_TARGET == 0) + start)
-        found = np.concatenate(begins or [np.zeros(0, dtype=np.int64)])
-        places = np.concatenate(targets or [np.zeros(0, dtype=np.int64)])
-        ends = np.append(found[1:], len(text))
-        stops = np.minimum(ends, found + capacity)
-        counts = np.searchsorted(places, stops) - np.searchsorted(places, found)
+        found = FoundDocuments.of(text, capacity)
+        begins, stops, counts = found.begins, found.stops, found.counts
         kept = counts > 0
-        begins_kept, lengths = found[kept], (stops - found)[kept]
+        begins_kept, lengths = begins[kept], (stops - begins)[kept]
         return cls(
             text,
             begins_kept,
@@ -112,7 +131,7 @@ class WholeSide:
             best_fit(lengths.tolist(), capacity),
             counts[kept],
             without=int(np.count_nonzero(~kept)),
-            cut=int(np.count_nonzero(ends[kept] > stops[kept])),
+            cut=int(np.count_nonzero(found.ends[kept] > stops[kept])),
         )
 
     def row(self, number: int, key: str) -> NDArray[np.int64]:
@@ -126,14 +145,20 @@ class WholeSide:
 
     def filled(self, documents: NDArray[np.int64], capacity: int, padding: int) -> Tokens:
         """Documents one after another, and padding."""
-        tokens = np.full(capacity, padding | NO_TARGET, dtype=np.int32)
-        place = 0
-        for document in documents.tolist():
-            begin, length = int(self.begins[document]), int(self.lengths[document])
-            tokens[place : place + length] = self.text[begin : begin + length]
-            place += length
-        tokens[place : place + 1] |= BEGIN  # what pads a row is no part of its last document
-        return tokens
+        each = ((self.begins[one], self.lengths[one]) for one in documents.tolist())
+        parts = [self.text[int(begin) : int(begin + length)] for begin, length in each]
+        return padded(parts, capacity, padding)
+
+
+def padded(documents: Sequence[Tokens], capacity: int, padding: int) -> NDArray[np.int32]:
+    """A row of documents, and of padding, which is no part of the last one."""
+    tokens = np.full(capacity, padding | NO_TARGET, dtype=np.int32)
+    place = 0
+    for document in documents:
+        tokens[place : place + len(document)] = document
+        place += len(document)
+    tokens[place : place + 1] |= BEGIN
+    return tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -101,6 +101,15 @@ class LossResult:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldOutResult:
+    """The result of the last stage for a held-out batch of pairs."""
+
+    loss: float
+    scores: tuple[float, ...]
+    """Of each row: its log probability over its reference, or, without references, a token's."""
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """One step of the optimizer."""
 
@@ -142,7 +151,7 @@ class Stage(Protocol):
 
     def evaluate(
         self, tokens_BS: Tensor, given: Bundle, *, training: bool = False
-    ) -> Bundle | float:
+    ) -> Bundle | float | HeldOutResult:
         """Compute the bundle for the next stage, or the loss in the last; keep nothing.
 
         `training`: of a microbatch that is trained on, by stages that have counted it before; so

@@ -26,7 +26,13 @@ from p2pswarm.models.compute.flat_parameters import FlatParameters, half_of, squ
 from p2pswarm.models.compute.low_rank import low_rank_of
 from p2pswarm.models.compute.optimizer import optimizer_of
 from p2pswarm.models.compute.precision import FullPrecision, Precision, precision_of
-from p2pswarm.models.compute.tokens import first_value, ids_of, labels_of, targets_in
+from p2pswarm.models.compute.tokens import (
+    first_value,
+    ids_of,
+    labels_of,
+    references_in,
+    targets_in,
+)
 from p2pswarm.models.compute.torch_stage import (
     refuse_infinite,
     require_finite,
@@ -34,7 +40,8 @@ from p2pswarm.models.compute.torch_stage import (
     waited_for,
 )
 from p2pswarm.models.dropout import RunBlock, at_once, dropout_seeds, nothing_drawn
-from p2pswarm.models.losses.cross_entropy import nats_of
+from p2pswarm.models.losses.objective import objective_of
+from p2pswarm.models.losses.preference import log_probabilities
 from p2pswarm.models.rounding.gradient_grid import GradientGrid, grid_of
 from p2pswarm.run.schedule import sum_scale, tokens_per_target
 from p2pswarm.settings.config import AVERAGE, FORMER, INT_GRID, RunConfig
@@ -127,11 +134,6 @@ def _rounds(edge: EdgeCodecs, of: tuple[int, int]) -> list[Rounds]:
     return [rounds(codec, key) for codec, key in zip(edge.names, edge.keys(*of), strict=True)]
 
 
-def mean_of(nats: Tensor, tokens_BS: Tensor) -> float:
-    """The loss of a microbatch, nats per target; 0 without any."""
-    return nats.item() / max(1, targets_in(tokens_BS))
-
-
 class ReferenceTrainer:
     """One process that trains the whole model.
 
@@ -154,7 +156,7 @@ class ReferenceTrainer:
 
         `codecs`: what holds in a step, as `run.chain.chain.Chain.codecs` gives it.
         """
-        self._run = run
+        self._run, self._objective = run, objective_of(run)
         self._rounding = BoundaryRounding(run, codecs) if rounded else None
         self._whole = FlatParameters(
             run, range(block_count(run.model)), device or torch.device("cpu")
@@ -216,11 +218,18 @@ class ReferenceTrainer:
     def _grid(self) -> GradientGrid | None:
         return half_of(self._grids, self.version)
 
-    def nats(self, tokens_BS: Tensor, number: int) -> Tensor:
-        """Of all targets of one microbatch together; `number`: its own in the run."""
-        return self._nats(tokens_BS, number, self._precision)
+    def total(self, tokens_BS: Tensor, number: int) -> Tensor:
+        """The loss of one microbatch's targets or pairs together; `number`: its own in the run."""
+        return self._total(*self._scored(tokens_BS, number, self._precision))
 
-    def _nats(self, tokens_BS: Tensor, number: int, precision: Precision) -> Tensor:
+    def _total(self, scores_BTV: Tensor, tokens_BS: Tensor) -> Tensor:
+        labels_BT, references_B = labels_of(tokens_BS), references_in(tokens_BS, self._run)
+        return self._objective.total(scores_BTV, labels_BT, references_B)
+
+    def _scored(
+        self, tokens_BS: Tensor, number: int, precision: Precision
+    ) -> tuple[Tensor, Tensor]:
+        """The scores of a microbatch, and its tokens where they are."""
         tokens_BS = tokens_BS.to(self._whole.params_N.device, torch.int64)
         flat, ids_BS = self._whole, ids_of(tokens_BS)
         dropout = dropout_seeds(self._run.seed, flat.numbers, flat.blocks, ids_BS)
@@ -229,7 +238,7 @@ class ReferenceTrainer:
         run = self._run
         weight = targets_in(tokens_BS) * run.share_of_token if run.model.router_loss else 0.0
         value = bundle_of(precision.run(first, dropout, around, weight))
-        return nats_of(value[LONE_KEY], labels_of(tokens_BS))
+        return value[LONE_KEY], tokens_BS
 
     def add(self, tokens_BS: Tensor, number: int) -> float:
         """Add one microbatch's gradient to the sum; returns its loss, nats per target."""
@@ -237,10 +246,14 @@ class ReferenceTrainer:
             loss, found = self._differentiated(tokens_BS, number)
             self._add_parts(found, number)
             return loss
-        nats = self.nats(tokens_BS, number)
-        share = nats * self._run.share_of_token
+        total = self.total(tokens_BS, number)
+        share = total * self._objective.share
         share.backward()  # type: ignore[no-untyped-call]  # adds in place
-        return mean_of(nats, tokens_BS)
+        return self._mean(total, tokens_BS)
+
+    def _mean(self, total: Tensor, tokens_BS: Tensor) -> float:
+        """The loss of a microbatch, nats per target or pair; 0 without any."""
+        return total.item() / max(1, self._objective.count(len(tokens_BS), targets_in(tokens_BS)))
 
     def add_all(self, microbatches: Sequence[Tensor]) -> list[float]:
         """Add a step's microbatches, but for those that are not finite; the others' losses."""
@@ -265,11 +278,11 @@ class ReferenceTrainer:
 
     def _differentiated(self, tokens_BS: Tensor, number: int) -> tuple[float, Sequence[Tensor]]:
         """The loss of a microbatch, and the gradients of its share of the step's."""
-        nats = self.nats(tokens_BS, number)
-        share = nats * self._run.share_of_token
+        total = self.total(tokens_BS, number)
+        share = total * self._objective.share
         leaves = self._precision.parameters
         found = torch.autograd.grad(share, leaves, materialize_grads=True)
-        return mean_of(nats, tokens_BS), found
+        return self._mean(total, tokens_BS), found
 
     def _add_parts(self, found: Sequence[Tensor], number: int) -> None:
         precision, grid = self._precision, self._grid
@@ -320,7 +333,16 @@ class ReferenceTrainer:
 
     @torch.no_grad()
     def evaluate(self, tokens_BS: Tensor, number: int = 0) -> float:
-        """Mean nats per target of one microbatch; no graph is kept."""
+        """Mean nats per target or pair of one microbatch; no graph is kept."""
+        return self._mean(self._total(*self._newest(tokens_BS, number)), tokens_BS)
+
+    @torch.no_grad()
+    def log_probabilities(self, tokens_BS: Tensor, number: int = 0) -> Tensor:
+        """Of each row's targets together, as the references of pairs are."""
+        scores_BTV, tokens_BS = self._newest(tokens_BS, number)
+        return log_probabilities(scores_BTV, labels_of(tokens_BS))
+
+    def _newest(self, tokens_BS: Tensor, number: int) -> tuple[Tensor, Tensor]:
         with nothing_drawn(self.flat.blocks):
             newest = half_of(self._precisions, self.version + 1)
-            return mean_of(self._nats(tokens_BS, number, newest), tokens_BS)
+            return self._scored(tokens_BS, number, newest)

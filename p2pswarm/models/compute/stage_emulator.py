@@ -56,10 +56,9 @@ class EmulatedStage:
         self._flat = flat
         self._forward_s = forward_s
         self._rest = rest
-        self._vocabulary = run.model.vocabulary
+        self._run = run
         self._last = stage == run.stages - 1
         self._loss = math.log(run.model.vocabulary)
-        self._marked = run.batch.marked
         self._kept = kept
         takes, gives = engine_bundles(run, stage)
         chance = torch.Generator().manual_seed(run.seed % 2**63 + stage)
@@ -106,7 +105,7 @@ class EmulatedStage:
             self._kept.pop(key, None)
 
     def _place(self, tokens_BS: Tensor) -> int:
-        tokens_BS = checked_tokens(tokens_BS, CPU, self._vocabulary, marked=self._marked)
+        tokens_BS = checked_tokens(tokens_BS, CPU, self._run)
         return gradient_place(tokens_BS, self._flat.length)
 
     def _count(self, place: int, spec: BackwardSpec) -> None:

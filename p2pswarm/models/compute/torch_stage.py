@@ -19,7 +19,7 @@ from torch import Tensor
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of
 from p2pswarm.models.compute.autograd_graphs import GraphLimits, Kept, KeptGraphs
-from p2pswarm.models.compute.base import BackwardSpec, Key, LossResult, NotFiniteHere
+from p2pswarm.models.compute.base import BackwardSpec, HeldOutResult, Key, LossResult, NotFiniteHere
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.precision import Precision, precision_of
@@ -28,11 +28,12 @@ from p2pswarm.models.compute.tokens import (
     first_value,
     ids_of,
     labels_of,
+    references_in,
     targets_in,
 )
 from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.models.dropout import Around, at_once, dropout_seeds, nothing_drawn
-from p2pswarm.models.losses.cross_entropy import nats_of
+from p2pswarm.models.losses.objective import objective_of
 from p2pswarm.models.rounding.gradient_grid import grid_of
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.cuda_device import wait_for
@@ -68,15 +69,15 @@ class TorchStage:
         self._flat = flat
         self._precision = precision or precision_of(run, flat)
         self._device = flat.params_N.device
-        self._model, self._vocabulary = run.model, run.model.vocabulary
+        self._model = run.model
         self._below = boundary_above(run, stage - 1)
         self._above = boundary_above(run, stage)
         self._returned = self._below.differentiable if self._below else ()
         self._due = self._above.differentiable if self._above else ()
         self._seed = run.seed
         self._grid = grid_of(run, flat.numbers, flat.layout, flat.exp_avg_sq_N)
-        self._share = run.share_of_token
-        self._marked = run.batch.marked
+        self._objective = objective_of(run)
+        self._run_config = run
         if isinstance(graphs, int):
             graphs = GraphLimits(graphs)
         if isinstance(graphs, GraphLimits):
@@ -121,30 +122,32 @@ class TorchStage:
         return self._graphs.with_room(lambda: self._finish(tokens_BS, given, spec))
 
     def _finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
-        targets = targets_in(tokens_BS)
+        count = self._objective.count(len(tokens_BS), targets_in(tokens_BS))
         tokens_BS, leaves = self._tokens(tokens_BS), self._leaves(given)
         made = self._graphs.at_once(
             tokens_BS.shape, lambda around: self._run(tokens_BS, leaves, around)
         )
-        nats = nats_of(bundle_of(made)[LONE_KEY], labels_of(tokens_BS))
-        share = torch.full_like(nats, self._share)
-        found = self._differentiate([nats], [share], leaves, spec)
-        (value,), squares = waited_for([nats], squares_of(found))
-        return LossResult(mean_loss(value, targets), self._counted(found, squares, spec))
+        total = self._objective.total(bundle_of(made)[LONE_KEY], *self._due_of(tokens_BS))
+        share = torch.full_like(total, self._objective.share)
+        found = self._differentiate([total], [share], leaves, spec)
+        (value,), squares = waited_for([total], squares_of(found))
+        return LossResult(mean_loss(value, count), self._counted(found, squares, spec))
 
     @computing()
     @torch.no_grad()
     def evaluate(
         self, tokens_BS: Tensor, given: Bundle, *, training: bool = False
-    ) -> Bundle | float:
-        targets = targets_in(tokens_BS)
+    ) -> Bundle | float | HeldOutResult:
+        count = self._objective.count(len(tokens_BS), targets_in(tokens_BS))
         tokens_BS = self._tokens(tokens_BS)
         there = {name: x.to(self._device) for name, x in given.items()}
         with contextlib.nullcontext() if training else nothing_drawn(self._flat.blocks):
             made = self._run(tokens_BS, there)
         if self._above is None:
-            nats = nats_of(bundle_of(made)[LONE_KEY], labels_of(tokens_BS))
-            return mean_loss(nats.item(), targets)
+            scores = bundle_of(made)[LONE_KEY]
+            total, gains = self._objective.measured(scores, *self._due_of(tokens_BS))
+            loss = mean_loss(total.item(), count)
+            return loss if gains is None else HeldOutResult(loss, finite(gains))
         wait_for(self._device)
         return self._gives(made)
 
@@ -152,7 +155,11 @@ class TorchStage:
         self._graphs.drop(keys)
 
     def _tokens(self, tokens_BS: Tensor) -> Tensor:
-        return checked_tokens(tokens_BS, self._device, self._vocabulary, marked=self._marked)
+        return checked_tokens(tokens_BS, self._device, self._run_config)
+
+    def _due_of(self, tokens_BS: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What the scores of rows are judged by: labels, and references."""
+        return labels_of(tokens_BS), references_in(tokens_BS, self._run_config)
 
     def _leaves(self, given: Bundle) -> Bundle:
         """The tensors where a graph starts, on the device."""
@@ -171,7 +178,7 @@ class TorchStage:
         else:
             value = first_value(tokens_BT, self._model)
         dropout = dropout_seeds(self._seed, flat.numbers, flat.blocks, ids_of(tokens_BS))
-        weight = targets_in(tokens_BS) * self._share if self._model.router_loss else 0.0
+        weight = targets_in(tokens_BS) * self._objective.share if self._model.router_loss else 0.0
         return self._precision.run(value, dropout, around, weight)
 
     def _gives(self, value: Value) -> Bundle:
@@ -233,11 +240,19 @@ def kept_graphs(
     return KeptGraphs(limits, flat.params_N.device, len(flat.blocks), weights)
 
 
-def mean_loss(nats: float, targets: int) -> float:
-    """The loss of so many targets, 0 for none; NotFiniteHere if it is no number."""
-    if not math.isfinite(nats):
-        raise NotFiniteHere(f"the loss is {nats}: lower the learning rate or look at the text")
-    return nats / max(1, targets)
+def mean_loss(total: float, count: int) -> float:
+    """The loss of so many targets or pairs, 0 for none; NotFiniteHere if it is no number."""
+    if not math.isfinite(total):
+        raise NotFiniteHere(f"the loss is {total}: lower the learning rate or look at the text")
+    return total / max(1, count)
+
+
+def finite(numbers_B: Tensor) -> tuple[float, ...]:
+    """Numbers of rows; NotFiniteHere if one of them is none."""
+    numbers = tuple(numbers_B.tolist())
+    for number in numbers:
+        mean_loss(number, 1)
+    return numbers
 
 
 def squares_of(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -27,7 +27,13 @@ from p2pswarm.run.messages.run import OtherVersion
 from p2pswarm.run.messages.state import FetchSaved
 from p2pswarm.run.messages.status import AskStatus
 from p2pswarm.run.messages.step import Commit, Fence, Reduce
-from p2pswarm.run.messages.trainers import AskReachable, Enlist, NotHeard, WhoLeads
+from p2pswarm.run.messages.trainers import (
+    AskReachable,
+    Enlist,
+    FetchReferences,
+    NotHeard,
+    WhoLeads,
+)
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.node_config import NodeConfig
 
@@ -38,7 +44,7 @@ VOTES = Access.SERVE | Access.TRAIN
 PROOF_S = 2.0  # for a trainer to show its token; it has answered a moment ago
 ORDERS = (
     *(Enlist, Fence, Reduce, Commit, Prepare, Propose, Heartbeat, HandOver),
-    *(AskReachable, NotHeard),
+    *(AskReachable, NotHeard, FetchReferences),
 )
 """Messages that only trainers send."""
 CLOSED_RULES = RoleRules(
@@ -46,13 +52,14 @@ CLOSED_RULES = RoleRules(
     | dict.fromkeys((AskStatus, AskBalance, AskCapacities), Access.WATCH)
     | {OtherVersion: EVERYBODY},
     asked_of=dict.fromkeys(
-        (Join, Enlist, WhoLeads, FetchSaved, AskStatus, AskBalance, AskCapacities), Access.TRAIN
+        (Join, Enlist, WhoLeads, FetchSaved, FetchReferences, AskStatus, AskBalance, AskCapacities),
+        Access.TRAIN,
     ),
 )
 """A node of another version cannot read a token, and tells the trainer so without one."""
 OPEN_RULES = RoleRules(
     asked_by=dict.fromkeys(ORDERS, Access.TRAIN),
-    asked_of=dict.fromkeys((Join, Enlist, WhoLeads, FetchSaved), Access.TRAIN),
+    asked_of=dict.fromkeys((Join, Enlist, WhoLeads, FetchSaved, FetchReferences), Access.TRAIN),
     others=EVERYBODY,
 )
 """Strangers compute. They give no orders, and nobody takes one of them for a trainer."""

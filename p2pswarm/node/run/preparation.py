@@ -30,6 +30,7 @@ from p2pswarm.node.progress.curves import try_curves
 from p2pswarm.node.progress.wandb_curves import try_wandb
 from p2pswarm.node.run.closed_run import check_closed, owned_by_us
 from p2pswarm.node.run.first_checkpoint import first_checkpoint, own_weights
+from p2pswarm.node.run.references import check_references
 from p2pswarm.node.run.resume import begun_from, resumed_from, writable_store
 from p2pswarm.node.run.run_folder import RunFolder, make_folder, try_folder
 from p2pswarm.node.run.run_match import check_records, check_same, owned_as
@@ -140,10 +141,12 @@ def check_run(config: NodeConfig, problems: Problems) -> None:
 
 def _check_text(config: NodeConfig, tokenizer: Tokenizer | None) -> None:
     """Raise Unusable for a text of which no step can be made, or that is another run's."""
-    text = read_corpus(config, tokenizer).digest()
+    corpus = read_corpus(config, tokenizer)
+    text = corpus.digest()
     if config.state is not None and config.state.is_dir():
         _check_state(config, config.state, text)
     _beginning(config, None, text, lambda _line: None)
+    check_references(config, corpus)
 
 
 def _beginning(

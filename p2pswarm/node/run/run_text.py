@@ -13,13 +13,14 @@ from pathlib import Path
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import write_text
 from p2pswarm.checkpoint.targets import open_store
-from p2pswarm.data.chats.chat_corpus import ChatSource, has_chats, load_chats
+from p2pswarm.data.chats.chat_corpus import ChatSource, has_chats, has_field, has_pairs, load_chats
 from p2pswarm.data.chats.template import ChatTemplate, NoTemplate, read_template
 from p2pswarm.data.chats.whole_text import load_whole
 from p2pswarm.data.documents import load_documents
 from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.samples.epoch_corpus import ordered
 from p2pswarm.data.samples.mixture import mixed
+from p2pswarm.data.samples.pair_corpus import paired
 from p2pswarm.data.sources import TOKENIZER_FILE, files_of, tokenizer_file
 from p2pswarm.data.text_files import load_corpus, remarks_on_split
 from p2pswarm.data.text_stream import streamed
@@ -63,6 +64,7 @@ def remarks(config: NodeConfig, tokenizer: Tokenizer | None, *, guessed: bool = 
         if part.data is not None:
             found = files_of(part.data, train.suffixes)
             lines += found.lines(tokenised=tokenizer is not None)
+            guessed = guessed and not config.run.objective.prefers
             if guessed and has_chats(found, train.of_part(part).field):
                 lines.append(f"{part.data}: its rows are chats: only what is answered is a target")
             lines += [] if found.rows else remarks_on_split(found, train.held_out_share)
@@ -72,19 +74,45 @@ def remarks(config: NodeConfig, tokenizer: Tokenizer | None, *, guessed: bool = 
 def settled(config: NodeConfig) -> NodeConfig:
     """The settings with what the rows of the text decide: chats are rows of whole documents.
 
-    Unusable for samples that would cut them.
+    Unusable for samples that would cut them, and for pairs of answers without an objective that
+    takes them, or the reverse.
     """
-    batch = config.run.batch
-    if batch.samples == "whole":
-        return _whole(config)
-    if not any(map(_is_chat, _parts(config.train))):
-        return config
-    if batch.samples != "drawn":
+    batch, parts = config.run.batch, _parts(config.train)
+    if config.run.objective.prefers:
+        _check_pairs(config, parts)
+        rows = "pairs of answers"
+    else:
+        for part in parts:
+            if not _is_chat(part) and _is_pairs(part):
+                raise Unusable(
+                    f"{part.data}: its rows are pairs of a chosen and a rejected answer: set "
+                    'run.objective to "dpo", "orpo" or "simpo" (docs/preferences.md)'
+                )
+        if batch.samples != "whole" and not any(map(_is_chat, parts)):
+            return config
+        rows = "chats"
+    if batch.samples not in ("drawn", "whole"):
         raise Unusable(
-            f'run.batch.samples = "{batch.samples}" is for text, and rows of train.data are chats: '
-            'leave it out, or set it to "whole"'
+            f'run.batch.samples = "{batch.samples}" is for text, and rows of train.data are {rows}'
+            ': leave it out, or set it to "whole"'
         )
     return _whole(config)
+
+
+def _check_pairs(config: NodeConfig, parts: list[TrainConfig]) -> None:
+    name = config.run.objective.name
+    if len(parts) > 1:
+        raise Unusable(
+            f'run.objective "{name}" takes one text, and train.mixture has {len(parts)}: put their '
+            "files into one folder"
+        )
+    for part in parts:
+        assert part.data is not None, "the command line requires it"
+        if not has_pairs(files_of(part.data, part.suffixes)):
+            raise Unusable(
+                f'{part.data}: run.objective "{name}" takes rows with "chosen" and "rejected", and '
+                "its first row has none: name such a text, or leave run.objective out"
+            )
 
 
 def _whole(config: NodeConfig) -> NodeConfig:
@@ -104,6 +132,12 @@ def _parts(train: TrainConfig) -> list[TrainConfig]:
 def _is_chat(train: TrainConfig) -> bool:
     assert train.data is not None, "the command line requires it"
     return has_chats(files_of(train.data, train.suffixes), train.field)
+
+
+def _is_pairs(train: TrainConfig) -> bool:
+    assert train.data is not None, "the command line requires it"
+    found = files_of(train.data, train.suffixes)
+    return has_pairs(found) and not has_field(found, train.field)
 
 
 def tokenizer_of(config: NodeConfig) -> Tokenizer | None:
@@ -131,7 +165,7 @@ def _found_tokenizer(config: NodeConfig) -> Tokenizer:
         else sources[0].mark
     )
     name = f"{mark.hex()[:KEY_DIGITS]}.train-{size}.{TOKENIZER_FILE}"
-    places = [folder / name for folder in (config.state, _cache(train)) if folder is not None]
+    places = [folder / name for folder in (config.state, cache_of(train)) if folder is not None]
     tokenizer = next((kept_tokenizer(place) for place in places if place.is_file()), None)
     if tokenizer is None and train.resume:
         tokenizer = _of_checkpoints(train.resume, size)
@@ -184,6 +218,8 @@ def read_corpus(
     train, run = config.train, config.run
     template = template or template_of_chats(config)
     texts = [_read_text(train.of_part(part), run, tokenizer, template) for part in train.parts]
+    if run.objective.prefers:
+        return paired(texts[0], max(run.model.document_end, 0))
     corpus = mixed(texts, [part.weight for part in train.parts])
     return ordered(corpus, run.batch.samples, run.batch.microbatches, run.model.document_end)
 
@@ -197,12 +233,13 @@ def _read_text(
     """One text."""
     assert train.data is not None, "the command line requires it"
     found = files_of(train.data, train.suffixes)
-    shape, seed, cache = (run.batch.rows, run.model.sequence_length), run.seed, _cache(train)
+    shape, seed, cache = (run.batch.rows, run.model.sequence_length), run.seed, cache_of(train)
     if run.batch.samples == "streamed":
         return streamed(train, tokenizer, seed=seed, shape=shape)
-    if run.batch.samples == "whole" and has_chats(found, train.field):
+    pairs = run.objective.prefers
+    if run.batch.samples == "whole" and (pairs or has_chats(found, train.field)):
         reading = tokenizer.reading_special() if tokenizer is not None else None
-        source = ChatSource(train, found, reading, template)
+        source = ChatSource(train, found, reading, template, paired=pairs)
         return load_chats(source, cache=cache, seed=seed, shape=shape)
     if run.batch.samples == "whole":
         return load_whole(sources_of(train), tokenizer, cache=cache, seed=seed, shape=shape)
@@ -218,7 +255,8 @@ def template_of_chats(config: NodeConfig) -> ChatTemplate | None:
     train = config.train
     if not config.run.batch.marked or train.tokenizer == BYTES:
         return None
-    return template_of(train) if any(map(_is_chat, _parts(train))) else None
+    chats = config.run.objective.prefers or any(map(_is_chat, _parts(train)))
+    return template_of(train) if chats else None
 
 
 def template_of(train: TrainConfig) -> ChatTemplate | None:
@@ -236,7 +274,8 @@ def template_of(train: TrainConfig) -> ChatTemplate | None:
         return None  # prompts and completions need none
 
 
-def _cache(train: TrainConfig) -> Path:
+def cache_of(train: TrainConfig) -> Path:
+    """The folder for what is prepared of a text."""
     return train.cache or default_cache()
 
 

@@ -17,6 +17,7 @@ from p2pswarm.run.messages.field_limits import (
     Stage,
     Step,
 )
+from p2pswarm.settings.objective import PAIR_ROWS_MAX
 from p2pswarm.tensors.codecs.bundle import BUNDLE_KEYS_MAX
 from p2pswarm.tensors.codecs.meta import TensorMeta
 
@@ -83,6 +84,8 @@ class Evaluated(Message):
     step: Step
     microbatch: Microbatch
     loss: float
+    scores: Annotated[tuple[float, ...], Size(PAIR_ROWS_MAX), Trailing()] = ()
+    """Of pairs, for each row: its log probability over its reference; or its mean, without one."""
 
 
 @message(96)

@@ -19,6 +19,7 @@ from p2pswarm.run.messages.field_limits import (
 )
 
 ALIVE_S = 0.5  # coordinator and members say something as often to each other
+REFERENCES_MAX = 4_096  # 9 bytes each: they stay under 60 KiB
 PROBES_MAX = 128  # with the longest addresses they stay under 60 KiB
 KNOCKS_MAX = 32  # servers at a standby's door; a few of each stage that is missed are enough
 QUARANTINES_MAX = 128  # that a trainer remembers; each cost a step
@@ -134,6 +135,27 @@ class AskReachable(Message):
     """The one that the sender leads."""
     peers: Annotated[tuple[Whereabouts, ...], Size(PROBES_MAX)]
     """Servers of every stage, as far as there is room, and voters; cards as far as they fit."""
+
+
+@message(138)
+@dataclass(frozen=True, slots=True)
+class FetchReferences(Message):
+    """A trainer that is to stand by asks another for references; answered by `ReferencePart`.
+
+    It takes its place once it has all: whoever leads makes rows of them (docs/preferences.md).
+    """
+
+    run: RunId
+    first: Annotated[int, Range(0, 2**48)]
+    """The answer that it lacks; as many follow as there is room for."""
+
+
+@message(139)
+@dataclass(frozen=True, slots=True)
+class ReferencePart(Message):
+    """The log probabilities of answers before any training; empty after the last one."""
+
+    scores: Annotated[tuple[float, ...], Size(REFERENCES_MAX)]
 
 
 @dataclass(frozen=True, slots=True)

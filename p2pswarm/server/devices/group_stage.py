@@ -78,8 +78,7 @@ class GroupStage:
         self._memory = memory
         self._flat = flat
         self._shape = run.batch.rows, run.model.sequence_length + 1
-        self._vocabulary = run.model.vocabulary
-        self._marked = run.batch.marked
+        self._run = run
         self._below, self._above = boundary_above(run, stage - 1), boundary_above(run, stage)
         self._returned = self._below.differentiable if self._below else ()
         self._due = self._above.differentiable if self._above else ()
@@ -172,7 +171,7 @@ class GroupStage:
 
     def _give(self, tokens_BS: Tensor, given: Bundle) -> None:
         """Put what is to be computed where the ranks read it."""
-        tokens_BS = checked_tokens(tokens_BS, CPU, self._vocabulary, marked=self._marked)
+        tokens_BS = checked_tokens(tokens_BS, CPU, self._run)
         if tokens_BS.shape != self._shape:
             raise Refused(f"tokens of shape {tuple(tokens_BS.shape)}; {self._shape} are due")
         self._memory["tokens"].copy_(tokens_BS)

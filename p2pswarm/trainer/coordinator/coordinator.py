@@ -68,7 +68,7 @@ class Coordinator:
         members_max = members_that_fit(config.stages, config.batch.microbatches)
         self.members = Membership(config.stages, members_max=members_max, former=start.former)
         phase = Phase.GATHERING if start.gathers else Phase.FILLING
-        self._step = Step(start.version, config, secret, phase)
+        self._step = Step(start.version, config, secret, phase, start.references)
         self.timeout = self._step.timeout
         """How long attempts take."""
         self._reductions = Reductions(former=start.former, ends=config.tied_ends)
@@ -301,11 +301,11 @@ class Coordinator:
         self._follow_change(Change.ATTEMPTS, now_s)
 
     def on_evaluation(self, by: Incarnation, note: Evaluated, now_s: float) -> None:
-        """The last stage has the loss of a held-out batch."""
+        """The last stage has the loss of a held-out batch, or the references of answers."""
         member = self.members.alive(by)
-        if member is not None and member.stage == self._config.stages - 1:
-            self._step.on_evaluation(note, now_s)
-        self._follow_change(Change.WORK, now_s)
+        last = member is not None and member.stage == self._config.stages - 1
+        kept = self._step.on_evaluation(note, now_s) if last else []
+        self._follow(Effects([*kept], Change.WORK), now_s)
 
     def on_delivery_failure(
         self, note: Undelivered, now_s: float, by: Incarnation | None = None

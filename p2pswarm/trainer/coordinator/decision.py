@@ -106,6 +106,8 @@ class CoordinatorStart:
     """The highest number that was given in this term before."""
     codecs: tuple[CodecTable, ...] = ()
     """What the records choose, step by step, from `version` on; empty: nothing yet."""
+    references: tuple[int, ...] = ()
+    """The batches of answers whose references are to be computed before the first step."""
 
     @property
     def former(self) -> int:

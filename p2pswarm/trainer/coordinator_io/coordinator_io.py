@@ -33,12 +33,17 @@ from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
 from p2pswarm.trainer.coordinator_io.checkpoints_io import CheckpointsIo, newest_copy
 from p2pswarm.trainer.coordinator_io.connections import Connections, MemberConnection
 from p2pswarm.trainer.coordinator_io.dispatch import Dispatcher
-from p2pswarm.trainer.coordinator_io.server_reports import on_report
+from p2pswarm.trainer.coordinator_io.server_reports import on_report, references_of
 from p2pswarm.trainer.coordinator_io.trainer_context import Proof, TrainerContext
 from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.members.quarantine import Quarantines
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.reports import LastLeaves, RunFinished, StepDone
+from p2pswarm.trainer.reports.reports import (
+    LastLeaves,
+    ReferencesKnown,
+    RunFinished,
+    StepDone,
+)
 
 
 async def prove_states(
@@ -419,9 +424,24 @@ class CoordinatorIo:
                 self._owner.on_finish(action)
             case StepDone() | LastLeaves():
                 self._report_and_save(action)
+            case act.KeepReferences():
+                self._keep(action)
             case _:
                 self._tell_mover(action)
                 self._context.report(action)
+
+    def _keep(self, action: act.KeepReferences) -> None:
+        """Write references to their file; people hear of each tenth of them."""
+        references = references_of(self._context.corpus)
+        assert references is not None, "they were asked for"
+        before, rows = references.known, self._context.run.batch.rows
+        try:
+            references.keep(action.batch * rows, action.scores)
+        except Unusable as reason:
+            self._context.text_lost(reason)
+        report = ReferencesKnown(references.known, len(references), str(references.path))
+        if report.tenth > report.tenth_of(before):
+            self._context.report(report)
 
     def _tell_mover(self, report: Report) -> None:
         """Send a server to another stage, or have it prepare for one, if that is what is said."""

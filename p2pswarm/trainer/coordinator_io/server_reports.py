@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from p2pswarm.base.errors import BadMessage, SwarmError
 from p2pswarm.base.ids import PeerId
 from p2pswarm.data.samples.corpus import Corpus, Tokens
+from p2pswarm.data.samples.pair_corpus import PairCorpus
+from p2pswarm.data.samples.references import References
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import REASON_CHARS
@@ -31,7 +33,7 @@ from p2pswarm.trainer.coordinator.admission import COMMIT_MAX_S
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import VersionsRefused
-from p2pswarm.trainer.step.in_flight import EVALUATION_BASE
+from p2pswarm.trainer.step.in_flight import EVALUATION_BASE, REFERENCE_BASE
 
 
 def on_report(
@@ -97,9 +99,17 @@ Order = act.Launch | act.CountTargets | Call
 
 def samples_of(microbatch: int, corpus: Corpus) -> Tokens:
     """The samples of a microbatch, its check or a held-out batch, (rows, sequence + 1)."""
+    if microbatch >= REFERENCE_BASE:
+        assert isinstance(corpus, PairCorpus), "only pairs have references"
+        return corpus.reference_batch(microbatch - REFERENCE_BASE)
     if microbatch >= EVALUATION_BASE:
         return corpus.held_out_batch(microbatch - EVALUATION_BASE)
     return corpus.microbatch(number_of(microbatch))
+
+
+def references_of(corpus: Corpus) -> References | None:
+    """The references of a text, if it is one of pairs and they are compared with."""
+    return corpus.references if isinstance(corpus, PairCorpus) else None
 
 
 def targets_of(microbatches: Sequence[int], corpus: Corpus) -> dict[int, int]:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -29,7 +30,14 @@ from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.membership import Join, StandsBy
 from p2pswarm.run.messages.run import Finished, OtherVersion, RunOver
 from p2pswarm.run.messages.state import FetchSaved
-from p2pswarm.run.messages.trainers import Enlist, Whereabouts, WhoLeads
+from p2pswarm.run.messages.trainers import (
+    REFERENCES_MAX,
+    Enlist,
+    FetchReferences,
+    ReferencePart,
+    Whereabouts,
+    WhoLeads,
+)
 from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
@@ -40,7 +48,7 @@ from p2pswarm.trainer.coordinator_io.coordinator_io import (
     CoordinatorOwner,
     download_weights,
 )
-from p2pswarm.trainer.coordinator_io.server_reports import VersionRefusals
+from p2pswarm.trainer.coordinator_io.server_reports import VersionRefusals, references_of
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.handover_io import HandoverIo
 from p2pswarm.trainer.leadership.known_trainers import KnownTrainers
@@ -135,6 +143,7 @@ class Trainer:
         context.rpc.serve_stream(Enlist, self._enlist)
         context.rpc.serve_unary(WhoLeads, self._who_leads)
         context.rpc.serve_stream(FetchSaved, self._give_saved)
+        context.rpc.serve_unary(FetchReferences, self._give_references)
         self._refusals = RefusalNotices(context.rpc, context.report)
         self._stack.callback(context.cards.watch(self._on_card))
         if place.leads_at_once:
@@ -273,6 +282,13 @@ class Trainer:
             raise NotServing("another trainer leads the run")
         await self._coordination.give_saved(stream, asked)
 
+    def _give_references(self, _peer: PeerId, asked: FetchReferences) -> ReferencePart:
+        self._check_run(asked.run)
+        references = references_of(self._context.corpus)
+        if references is None or not references.complete:
+            raise NotServing("the references are not all computed yet")
+        return ReferencePart(references.part(asked.first, REFERENCES_MAX))
+
     def _who_leads(self, peer: PeerId, question: WhoLeads) -> StandsBy:
         self._check_run(question.run)
         self._on_seeker(Whereabouts(peer.raw, question.address), question.records)
@@ -337,6 +353,10 @@ class Trainer:
         leader, chain = self._seat.leader, self._seat.learner.chain
         assert leader is not None, "it leads"
         start = CoordinatorStart.of_chain(term, leader.head, chain, numbered)
+        references = references_of(self._context.corpus)
+        if references is not None and start.version == 0:  # else it says so when it makes a row
+            due = references.due(self._context.run.batch.rows)
+            start = replace(start, references=due)
         self._proposals.clear()
         owner = CoordinatorOwner(
             self._decide,

@@ -5,6 +5,7 @@ Errors:  at the coordinator those of the stream, for the standby whose stream it
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +18,16 @@ from p2pswarm.run.chain.participant import ChainParticipant
 from p2pswarm.run.member_cards import learn_all
 from p2pswarm.run.messages.membership import StandsBy
 from p2pswarm.run.messages.run import Finished
-from p2pswarm.run.messages.trainers import ALIVE_S, SILENCE_S, Alive, Enlist, Trainers
+from p2pswarm.run.messages.trainers import (
+    ALIVE_S,
+    SILENCE_S,
+    Alive,
+    Enlist,
+    FetchReferences,
+    ReferencePart,
+    Trainers,
+)
+from p2pswarm.trainer.coordinator_io.server_reports import references_of
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.known_trainers import PAUSE_S, CoordinatorSearch, KnownTrainers
 from p2pswarm.trainer.reports.leadership import StandbyTaken
@@ -154,6 +164,9 @@ class CoordinatorStream:
     ) -> None:
         self._rpc = context.rpc
         self._run = context.run_id
+        self._references = references_of(context.corpus)
+        self._has_references = False
+        """True if a trainer of this run has given them."""
         self._cards = context.cards
         self._seat, self._node = seat, node
         self._roll = roll
@@ -203,6 +216,7 @@ class CoordinatorStream:
         assert to.peer is not None, "trainers are known by their ids"
         opening = Enlist(self._run, str(self._rpc.contact.address))
         try:
+            await self._fetch_references(to)
             async with asyncio.timeout(SILENCE_S) as silence:
                 self._asked, self._silence = to.peer, silence
                 async with self._rpc.open_stream(to, opening, None) as stream:
@@ -218,6 +232,26 @@ class CoordinatorStream:
         finally:
             self._asked = self._silence = None
             self.enlisted = False
+
+    async def _fetch_references(self, to: Contact) -> None:
+        """Have a trainer's references, if the run has some.
+
+        Whoever leads next is to make the same rows, to the last bit. So those that are here, from
+        another pass over the same text, give way.
+        """
+        references = self._references
+        if references is None or self._has_references:
+            return
+        first = 0
+        while first < len(references):
+            answer = await self._rpc.call(to, FetchReferences(self._run, first), SILENCE_S)
+            if not isinstance(answer, ReferencePart) or not answer.scores:
+                raise BadMessage(f"a {type(answer).__name__} without the references that are due")
+            if not all(map(math.isfinite, answer.scores)):
+                raise BadMessage("references that are no numbers")
+            references.keep(first, answer.scores)
+            first += len(answer.scores)
+        self._has_references = True
 
     async def _hear(self, to: Contact, stream: Stream, silence: asyncio.Timeout) -> bool:
         """Listen until the stream ends; whether it ended though the run goes on."""

@@ -73,6 +73,14 @@ class CountTargets:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepReferences:
+    """Keep the references of a batch of answers."""
+
+    batch: int
+    scores: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SendFence:
     """Have a member count nothing more of some attempts."""
 
@@ -160,6 +168,7 @@ Action = (
     | Launch
     | CancelLaunch
     | CountTargets
+    | KeepReferences
     | SendFence
     | SendReduce
     | SendCommit

@@ -47,6 +47,36 @@ class RunFinished(Report):
     """Of the weights, where this trainer did not lead and was told it."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReferencesKnown(Report):
+    """Answers were scored by the first weights, before the first step."""
+
+    known: int
+    answers: int
+    place: str
+    """The file that keeps them."""
+
+    @property
+    def complete(self) -> bool:
+        """True if all are known."""
+        return self.known == self.answers
+
+    @property
+    def tenth(self) -> int:
+        """How many tenths are known."""
+        return self.tenth_of(self.known)
+
+    def tenth_of(self, known: int) -> int:
+        """How many tenths so many are."""
+        return 10 * known // self.answers
+
+    @property
+    def text(self) -> str:
+        if self.complete:
+            return f"references of {self.answers:,} answers are in {self.place}"
+        return f"references of {self.known:,} of {self.answers:,} answers are computed"
+
+
 # The microbatches and the sums of a step.
 
 

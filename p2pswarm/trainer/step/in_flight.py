@@ -76,6 +76,8 @@ class AttemptTimeout:
 
 
 EVALUATION_BASE = 2**61  # held-out batches are numbered from here: no step reaches it
+REFERENCE_BASE = EVALUATION_BASE + 2**60
+"""Batches of answers whose references are computed are numbered from here."""
 RETRY_FIRST_S = 0.02  # doubles with each attempt, so that a broken stage is not hammered
 RETRY_MAX_S = 2.0
 RETRY_DOUBLINGS_MAX = 7  # then it is RETRY_MAX_S, however often an attempt is lost
@@ -94,7 +96,7 @@ class JobPhase(Enum):
 
 @dataclass(slots=True)
 class MicrobatchJob:
-    """One microbatch of the step, or one held-out batch."""
+    """One microbatch of the step, a held-out batch, or one whose references are computed."""
 
     microbatch: int
     work: Work

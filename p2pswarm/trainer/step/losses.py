@@ -5,18 +5,29 @@ by the number of tokens instead, which the manifest fixes, because a microbatch 
 anybody has to know the step's number. The commit makes up for it (`StepLosses.tokens_per_target`).
 So documents, chats and masks of any length weigh as in one large batch, whoever dies.
 
+Errors:  BadMessage for scores of a batch that cannot be.
 Source:  docs/training.md, "Targets".
 """
 
 import math
 from collections.abc import Collection, Iterable, Mapping
 
+from p2pswarm.base.errors import BadMessage
+from p2pswarm.run.messages.microbatch import Evaluated
 from p2pswarm.run.schedule import tokens_per_target
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.reports.actions import CountTargets
 from p2pswarm.trainer.step.in_flight import EVALUATION_BASE
 
 LOSS_MAX = 1e9  # nats per token; 65,536 microbatches of it still sum to a float
+SCORE_MAX = 1e9  # nats, of either sign: as many as a row may carry
+
+
+def check_scores(run: RunConfig, note: Evaluated) -> None:
+    """Raise BadMessage unless a batch of pairs has a number for each row, and another has none."""
+    due = run.batch.rows if run.objective.prefers and not run.emulated else 0
+    if len(note.scores) != due or not all(abs(score) <= SCORE_MAX for score in note.scores):
+        raise BadMessage(f"{len(note.scores)} scores of a batch where {due} finite ones are due")
 
 
 class StepLosses:
@@ -30,7 +41,7 @@ class StepLosses:
         """`microbatches`: those to train on."""
         self._step = step
         self._config = config
-        self._marked = config.batch.marked
+        self._marked = config.counts_targets
         self._train = frozenset(microbatches)
         self._uncounted = set(self._train) if self._marked else set()
         self._asked: set[int] = set()

@@ -56,8 +56,15 @@ class Step:
     with are here (docs/delay.md).
     """
 
-    def __init__(self, number: int, config: RunConfig, secret: bytes, phase: Phase) -> None:
-        """`secret`: chooses the spot checks."""
+    def __init__(
+        self,
+        number: int,
+        config: RunConfig,
+        secret: bytes,
+        phase: Phase,
+        references: Sequence[int] = (),
+    ) -> None:
+        """`secret`: chooses the spot checks; `references`: see `StepBatch`."""
         self.phase = phase
         self._config = config
         self.timeout, self.pace = AttemptTimeout(), LaunchPace()  # they learn over all steps
@@ -71,7 +78,8 @@ class Step:
             self._quarantine,
             SpotChecks(config, secret),
         )
-        self._begin(StepBatch(number, config, self._learned, evaluates=True))
+        first = StepBatch(number, config, self._learned, evaluates=True, references=references)
+        self._begin(first)
 
     def _begin(self, batch: StepBatch) -> None:
         self._closing = batch
@@ -176,10 +184,9 @@ class Step:
         if batch := self._of(note.step):
             batch.result_checks.on_sketch(by, stage, note)
 
-    def on_evaluation(self, note: Evaluated, now_s: float) -> None:
-        """The last stage has the loss of a held-out batch."""
-        if note.step == self.number:
-            self._closing.on_evaluation(note, now_s)
+    def on_evaluation(self, note: Evaluated, now_s: float) -> list[act.KeepReferences]:
+        """The last stage has the loss of a held-out batch, or the references of answers."""
+        return self._closing.on_evaluation(note, now_s) if note.step == self.number else []
 
     def on_delivery_failure(
         self, note: Undelivered, by: Incarnation | None
@@ -316,7 +323,7 @@ class Step:
         for batch in self.filled:
             others = sum(each.in_flight.under_way for each in self.batches if each is not batch)
             launches += batch.launch(window - others, now_s)
-            if not batch.in_flight.all_launched:
+            if batch.scores or not batch.in_flight.all_launched:
                 break
         return launches
 

@@ -1,6 +1,6 @@
 """The microbatches of one step: which member has counted what, what is under way or fenced.
 
-Errors:  notes of attempts that are over change nothing.
+Errors:  notes of attempts that are over change nothing; BadMessage for scores that cannot be.
 """
 
 from collections.abc import Sequence
@@ -23,6 +23,7 @@ from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import Replayed
 from p2pswarm.trainer.step.in_flight import (
     EVALUATION_BASE,
+    REFERENCE_BASE,
     REFUSALS_MAX,
     AttemptTimeout,
     Fences,
@@ -32,7 +33,7 @@ from p2pswarm.trainer.step.in_flight import (
     MicrobatchJob,
 )
 from p2pswarm.trainer.step.ledger import CountResult, StepLedger
-from p2pswarm.trainer.step.losses import StepLosses
+from p2pswarm.trainer.step.losses import StepLosses, check_scores
 from p2pswarm.trainer.step.result_checks import OPINIONS_MAX, Quarantine, ResultChecks, SpotChecks
 from p2pswarm.trainer.step.stalls import WorkStealing
 from p2pswarm.trainer.step.sums import StepSums
@@ -54,9 +55,18 @@ class StepBatch:
     """The microbatches of one step: who has counted what, what is under way, what is fenced."""
 
     def __init__(
-        self, number: int, config: RunConfig, learned: StepLearning, *, evaluates: bool
+        self,
+        number: int,
+        config: RunConfig,
+        learned: StepLearning,
+        *,
+        evaluates: bool,
+        references: Sequence[int] = (),
     ) -> None:
-        """`evaluates`: the weights of this very version are here, to be measured."""
+        """`evaluates`: the weights of this very version are here, to be measured.
+
+        `references`: the batches of answers that come before all others, which carry their scores.
+        """
         self.number = number
         self._config = config
         self._stages = config.stages
@@ -68,12 +78,19 @@ class StepBatch:
         self.losses = StepLosses(number, config, range(first, first + size))
         jobs = self._held_out() if evaluates else []
         jobs += [MicrobatchJob(first + i, Work.FORWARD) for i in range(size)]
+        self._later: list[MicrobatchJob] = []
+        """What waits for references."""
+        self._unscored = dict.fromkeys(REFERENCE_BASE + number for number in references)
+        if self._unscored:
+            jobs, self._later = [MicrobatchJob(n, Work.EVALUATE) for n in self._unscored], jobs
         self.in_flight = InFlight(jobs, learned.timeout)
         self.sums = StepSums(number, self.ledger, self.in_flight)
         self.result_checks = ResultChecks(
             number, self.in_flight, self.ledger, learned.quarantine, learned.checks
         )
         self.fences = Fences(learned.fence_limits)
+        self._gains: dict[int, tuple[float, ...]] = {}
+        """Of held-out batches of pairs, by row."""
         self.given_up: list[act.CancelLaunch] = []
         """The attempts that were given up, until the trainer stops pushing them."""
 
@@ -84,6 +101,11 @@ class StepBatch:
         held_out = [EVALUATION_BASE + i for i in numbers]
         self.losses.expect(held_out)
         return [MicrobatchJob(number, Work.EVALUATE) for number in held_out]
+
+    @property
+    def scores(self) -> bool:
+        """True if references are still computed: nothing else is launched."""
+        return bool(self._unscored)
 
     def evaluate(self) -> None:
         """Measure the weights, if that is due: those of this version are here now."""
@@ -143,12 +165,23 @@ class StepBatch:
             return CountResult.STRAY
         return self._enter(note.microbatch, stage, incarnation, now_s)
 
-    def on_evaluation(self, note: Evaluated, now_s: float) -> None:
-        """The last stage has the loss of a held-out batch."""
+    def on_evaluation(self, note: Evaluated, now_s: float) -> list[act.KeepReferences]:
+        """The last stage has the loss of a held-out batch, or the references of answers."""
         job = self.in_flight.job(note.microbatch)
-        if job and job.work is Work.EVALUATE and job.phase is not JobPhase.DONE:
+        if not job or job.work is not Work.EVALUATE or job.phase is JobPhase.DONE:
+            return []
+        check_scores(self._config, note)
+        self.in_flight.finish(job, now_s)
+        if note.microbatch < REFERENCE_BASE:
             self.losses.add({note.microbatch: note.loss})
-            self.in_flight.finish(job, now_s)
+            self._gains[note.microbatch] = note.scores
+            return []
+        self._unscored.pop(note.microbatch, None)
+        if not self._unscored:
+            for later in self._later:
+                self.in_flight.add(later)
+            self._later = []
+        return [act.KeepReferences(note.microbatch - REFERENCE_BASE, note.scores)]
 
     def on_delivery_failure(
         self, note: Undelivered, by: Incarnation | None
@@ -244,10 +277,23 @@ class StepBatch:
     def evaluation(self) -> list[HeldOut]:
         """Return the mean loss of the held-out batches, nats per target, if there were any."""
         loss = self.losses.held_out(self.result_checks.aside)
-        return [] if loss is None else [HeldOut(self.number, loss)]
+        if loss is None:
+            return []
+        rows = [gain for gains in self._gains.values() for gain in gains]
+        won = [chosen > rejected for chosen, rejected in zip(rows[::2], rows[1::2], strict=True)]
+        return [HeldOut(self.number, loss, sum(won) / len(won) if won else None)]
 
     def hopeless(self) -> str | None:
-        """Return why the run cannot go on: one microbatch is refused too often."""
+        """Return why the run cannot go on: one microbatch is refused too often.
+
+        So is a batch of answers that has no references: no step can be made of it.
+        """
+        for number in self.result_checks.aside:
+            if number >= REFERENCE_BASE:
+                return (
+                    f"answers {(number - REFERENCE_BASE) * self._config.batch.rows} and after have "
+                    "no finite references: look at the model's first weights"
+                )
         job = self.in_flight.most_refused()
         if job is None or job.refusals < REFUSALS_MAX:
             return None
