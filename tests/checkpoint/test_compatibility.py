@@ -11,7 +11,9 @@ from p2pswarm.checkpoint.checkpoint_manifest import SignedManifest
 from p2pswarm.checkpoint.compatibility import Wanted, check
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.settings.config import AdapterConfig, CodecConfig
+from p2pswarm.settings.objective import ObjectiveConfig
 
+SIMPO = ObjectiveConfig(name="simpo")
 ADAPTER = AdapterConfig(rank=4, alpha=4.0, targets=("qkv",))
 SIGNED = SignedManifest(manifest_of(stages()), TRAINER.peer_id)
 
@@ -48,6 +50,10 @@ def test_another_cut_and_other_codecs_go_on(run):
         (replaced("optimizer", decay_steps=0), "run.optimizer.decay_steps is 100"),
         (dataclasses.replace(RUN, frozen=("blocks.0.*",)), "run.frozen is [] in the checkpoint"),
         (dataclasses.replace(RUN, adapter=ADAPTER), "run.adapter is not set in the checkpoint"),
+        (
+            dataclasses.replace(RUN, objective=SIMPO),
+            "run.objective.name is tokens in the checkpoint",
+        ),
     ],
 )
 def test_what_decides_the_bits_is_named(run, part):

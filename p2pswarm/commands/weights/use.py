@@ -18,7 +18,9 @@ from p2pswarm.data.samples.corpus import held_out_passes
 from p2pswarm.models.compute.inference import Quality, Sampling, TrainedModel, load_model
 from p2pswarm.models.registry import is_place, package_of
 from p2pswarm.node.run.run_text import read_corpus, tokenizer_of
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.node_config import NodeConfig
+from p2pswarm.settings.objective import ORPO, ObjectiveConfig
 
 LAYOUT = frozenset("\n\t")
 
@@ -84,7 +86,7 @@ def evaluated(
     tell: Callable[[str], None],
 ) -> "TextQualities":
     """The same of a model that is here."""
-    config = dataclasses.replace(config, run=model.run)
+    config = dataclasses.replace(config, run=_reading(model.run, config.run.objective))
     tokenizer = model.tokenizer or tokenizer_of(config)
     digest = tokenizer.digest if tokenizer else ""
     if digest != model.run.model.tokenizer:
@@ -108,6 +110,16 @@ def evaluated(
         found = dataclasses.replace(quality, bytes_per_token=bytes_per_token)
         texts.append((str(named.data), found))
     return TextQualities(tuple(texts))
+
+
+def _reading(run: RunConfig, objective: ObjectiveConfig) -> RunConfig:
+    """The run of weights, as it would read a text of this objective; of pairs their rows."""
+    if not objective.prefers:
+        return dataclasses.replace(run, objective=ObjectiveConfig())
+    batch = dataclasses.replace(run.batch, samples="whole", rows=2)
+    model = dataclasses.replace(run.model, router_loss=False)
+    objective = ObjectiveConfig(name=ORPO)  # whose rows carry no references
+    return dataclasses.replace(run, objective=objective, batch=batch, model=model)
 
 
 @dataclass(frozen=True, slots=True)

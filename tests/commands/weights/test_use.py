@@ -21,7 +21,8 @@ from p2pswarm.models.compute.inference import load_model
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.node.run.preparation import tokenised_run
 from p2pswarm.node.run.weights_file import write_weights
-from p2pswarm.settings.config import ModelConfig, RunConfig
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.settings.objective import ObjectiveConfig
 from p2pswarm.settings.parser import load, run_to_json
 
 ROOT = Path(__file__).parents[3]
@@ -65,6 +66,33 @@ def test_evaluate_measures_the_held_out_text(weights: str, settings: str, capsys
     assert found["bits_per_byte"] == pytest.approx(8, rel=0.3)  # nothing was learnt
     assert main(["evaluate", weights, settings, "--tokens", "8"]) == 0
     assert "bits a byte, over 8 bytes" in capsys.readouterr().out
+
+
+def test_evaluate_reads_pairs_and_text_whatever_the_weights_were_trained_on(
+    weights: str, settings: str, tmp_path: Path, capsys
+):
+    rows = [{"prompt": f"{n}+{n}=", "chosen": f"{2 * n}", "rejected": f"{n}"} for n in range(1, 90)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pairs = tmp_path / "pairs.toml"
+    cache = f'cache = "{tmp_path / "cache"}"'
+    text = f'role = "trainer"\n[train]\ndata = "pairs.jsonl"\n{cache}\n[run]\nobjective = "dpo"\n'
+    pairs.write_text(text)
+    run = dataclasses.replace(
+        RUN,
+        objective=ObjectiveConfig(name="simpo"),
+        batch=BatchConfig(rows=4, samples="whole"),
+    )
+    flat = ReferenceTrainer(RUN).flat
+    named = ((name, x.detach()) for name, x in named_parameters(flat.numbers, flat.blocks))
+    preferring = write_weights(tmp_path / "p.safetensors", named, run_to_json(run).decode()).path
+
+    found = {}
+    for what, file, by in (("a", weights, str(pairs)), ("b", str(preferring), settings)):
+        assert main(["evaluate", file, by, "--json"]) == 0, capsys.readouterr().err
+        found[what] = json.loads(capsys.readouterr().out)
+
+    assert 5 < found["a"]["tokens"] < 80  # answers of two digits and a line break
+    assert found["b"]["tokens"] > 100
 
 
 def test_evaluate_says_how_well_each_text_of_a_mixture_is_predicted(
