@@ -12,7 +12,7 @@ from torch import Tensor
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.data.samples.target_marks import BEGIN, IDS, NO_TARGET
 from p2pswarm.models.base import LONE_KEY, Value
-from p2pswarm.models.document_masks import MARKED, POSITION_KEY, marked_positions
+from p2pswarm.models.document_positions import MARKED, POSITION_KEY, marked_positions
 from p2pswarm.models.losses.cross_entropy import NO_LABEL
 from p2pswarm.settings.config import ModelConfig
 
