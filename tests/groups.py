@@ -21,7 +21,7 @@ GROUPS = {
     "routers": ("natlab/test_profiles.py",),
     "two devices": ("server/devices/test_group_stage.py",),
     "a hub's files": ("models/library/test_weight_files.py",),
-    "document masks": ("models/test_document_masks.py",),
+    "document masks": ("models/test_document_positions.py",),
     "tokenizers": (
         *("data/test_tokenizer.py", "data/test_tokenizer_folder.py", "data/test_token_corpus.py"),
     ),

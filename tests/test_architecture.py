@@ -23,6 +23,7 @@ base discovery reach trainer
 cli settings progress data/row_formats data/samples
 net/os net/wire
 data plan net/crypto tensors/codecs models/boundary_modules models/losses models/formats
+models/attention
 models/library models/adapters
 models net run/messages data/chats
 net/guard

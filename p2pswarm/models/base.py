@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from p2pswarm.models.attention.document_attention import WHOLE_ROWS, TokenGroup
 from p2pswarm.models.tensor_plan import ONE_DEVICE, TensorGroup
 
 Bundle = dict[str, Tensor]
@@ -28,6 +29,8 @@ class Block(nn.Module, ABC):
     """The features of a row between blocks, if it says them."""
     tensor_group: TensorGroup = ONE_DEVICE
     """The devices that share this block's tensors (`tensor_plan.py`)."""
+    token_group: TokenGroup = WHOLE_ROWS
+    """The devices that share a row's tokens, where documents are told apart."""
 
     @abstractmethod
     def draw(self, generator: torch.Generator) -> None:

@@ -17,17 +17,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
+from p2pswarm.models.attention.document_attention import AttentionRule
 from p2pswarm.models.base import LONE_KEY, Block, Value, bundle_of, traced_through
 from p2pswarm.models.boundary_modules.subspace import Subspace
 from p2pswarm.models.boundary_modules.token_signs import TokenSigns
-from p2pswarm.models.document_masks import (
+from p2pswarm.models.document_positions import (
     APART,
     KEPT_APART,
     POSITION_KEY,
     beside,
-    check_length,
     positions_of,
-    seen_of,
 )
 from p2pswarm.models.formats.weight_formats import DTYPES
 from p2pswarm.models.tensor_plan import TensorPlan, TensorSplit
@@ -37,14 +36,13 @@ MLP_RATIO = 4  # hidden features of the MLP over D, as in GPT-2
 ROTARY_BASE = 10_000.0  # as in the paper on rotary positions
 NORM_EPS = 1e-6
 BESIDE_SIGNS_STD = 0.1  # of an embedding beside fixed signs: what has to cross begins small
+CAUSAL = AttentionRule()
 TIED = "tied.token_VD"
 """The name of the tensor that is embedding and head, if `run.model.tie` says so."""
 
 
 def gpt(config: ModelConfig) -> list[nn.Module]:
     """Embedding, `config.layers` layers, head. Their costs are multiplications per token."""
-    if config.documents in KEPT_APART:
-        check_length(config.sequence_length)
     dtype = DTYPES[config.dtype]
     layers = [Layer(config, dtype) for _ in range(config.layers)]
     return [Embedding(config, dtype), *layers, Head(config, dtype)]
@@ -140,17 +138,13 @@ class Layer(Block):
         qkv = qkv.view(rows, length, 3, -1, self.head_width)
         q_BHTK, k_BHTK, v_BHTK = qkv.permute(2, 0, 3, 1, 4)
         cos_TK, sin_TK = self._angles(x_BTD, q_BHTK.shape[-1])
-        seen = None
         if position_BT is not None:
             cos_TK, sin_TK = (angles[position_BT].unsqueeze(1) for angles in (cos_TK, sin_TK))
-            seen = seen_of(position_BT)
-        attended_BHTK = F.scaled_dot_product_attention(
-            _rotate(q_BHTK, cos_TK, sin_TK),
-            _rotate(k_BHTK, cos_TK, sin_TK),
-            v_BHTK,
-            attn_mask=seen,
-            is_causal=seen is None,
-        )
+        q_BHTK, k_BHTK = (_rotate(x, cos_TK, sin_TK) for x in (q_BHTK, k_BHTK))
+        if position_BT is None:
+            attended_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
+        else:
+            attended_BHTK = self.token_group.attend(q_BHTK, k_BHTK, v_BHTK, position_BT, CAUSAL)
         joined_BTD = attended_BHTK.transpose(1, 2).flatten(2)
         x_BTD = x_BTD + self._written(group.leave(F.linear(joined_BTD, self.attention_out)))
         normed_BTD = F.rms_norm(x_BTD, (width,), self.mlp_norm_D, NORM_EPS)

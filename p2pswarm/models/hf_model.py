@@ -33,16 +33,16 @@ from torch import Tensor, nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, WholeBlock, bundle_of, traced_through
-from p2pswarm.models.document_masks import (
+from p2pswarm.models.document_positions import (
     APART,
     KEPT_APART,
     POSITION_KEY,
     beside,
-    check_length,
     positions_of,
 )
 from p2pswarm.models.library.foreign_code import foreign, said
-from p2pswarm.models.library.hf_library import chances, owners, whole_model
+from p2pswarm.models.library.hf_library import chances, library_config, owners, whole_model
+from p2pswarm.models.library.library_attention import attention_for, documents_of
 from p2pswarm.models.losses.router_loss import RouterLoss, Routers, routers_of
 from p2pswarm.models.tensor_plan import Style, TensorPlan, TensorShare
 from p2pswarm.models.trainable import is_unset, unset
@@ -355,13 +355,15 @@ def _units(kind: str, base: Any, name: str, style: Style) -> int:
 
 MADE_OTHERWISE = (AttributeError, LookupError, TypeError, ValueError)
 """What our own lines raise when they take apart a model that is made in another way."""
+MASK_TOKENS_MAX = 32_768  # a mask takes 1 GiB a row; a stranger's run may ask for any length
 OLD_CONSTANTS = r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$|\.attention\.(masked_)?bias$"
 
 
 def sliced(model: ModelConfig) -> list[nn.Module]:
     """Embedding, layers and head of the model that `model.config` describes."""
-    whole: Any = whole_model(model)
-    end, files = _document_end(model, whole), bool(model.weights)
+    attention = attention_for(library_config(model)) if model.documents in KEPT_APART else None
+    whole: Any = whole_model(model, attention)
+    end, files = _document_end(model, whole, attention), bool(model.weights)
     routers = routers_of(whole, model.family) if model.router_loss else None
     return sliced_of(whole, model.family, end, files=files, routers=routers)
 
@@ -393,11 +395,15 @@ def sliced_of(
     return [*blocks]
 
 
-def _document_end(model: ModelConfig, whole: Any) -> int | None:
+def _document_end(model: ModelConfig, whole: Any, attention: str | None) -> int | None:
     """The token that ends a document, if documents are to be apart; -1 if rows tell it."""
     if model.documents not in KEPT_APART:
         return None
-    check_length(model.sequence_length)
+    if attention is None and model.sequence_length > MASK_TOKENS_MAX:
+        raise Unusable(
+            f'run.model.documents = "{APART}": {model.family} makes a mask of T x T by itself, for '
+            f"up to {MASK_TOKENS_MAX:,} tokens, not {model.sequence_length:,}: shorten the sequence"
+        )
     if "position_ids" not in inspect.signature(core(whole).forward).parameters:
         raise Unusable(
             f'run.model.documents = "{APART}": {model.family} takes no positions, so that its '
@@ -445,17 +451,17 @@ class SlicedBlock(WholeBlock):
     def forward(self, value: Value) -> Value:
         bundle, base = bundle_of(value), core(self.inner)
         x, position_BT = bundle[LONE_KEY], self._positions(bundle)
-        # the library makes masks by document of positions that begin again
         place = {} if position_BT is None else {"position_ids": position_BT.long()}
         before, behind = (getattr(base, self._list)[end] for end in (0, -1))
         try:
-            if self.first:
-                base(input_ids=x, use_cache=False, **place)
-            else:
-                before.x_BTD = x
-                # it is thrown away, and some families change it where it lies
-                run = self.inner if self.last else base
-                made = run(inputs_embeds=torch.zeros_like(x), use_cache=False, **place)
+            with documents_of(position_BT, self.token_group):
+                if self.first:
+                    base(input_ids=x, use_cache=False, **place)
+                else:
+                    before.x_BTD = x
+                    # it is thrown away, and some families change it where it lies
+                    run = self.inner if self.last else base
+                    made = run(inputs_embeds=torch.zeros_like(x), use_cache=False, **place)
             if self.last:
                 return cast("Tensor", made.logits)
             x = behind.x_BTD if self.router_loss is None else self.router_loss.beside(behind.x_BTD)

@@ -26,7 +26,6 @@ CORE_OF_EACH_KIND = (
 )
 ROUTERS = '{"model_type":"mixtral","output_router_logits":true}'
 END = 7
-MASKS_NO_DOCUMENTS = "gpt_oss"  # the library's forward makes its masks without the positions
 DROPOUT = {"attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1}
 
 
@@ -100,13 +99,7 @@ def test_constants_are_the_same_before_and_after_weights_are_drawn(name):
     assert all(map(torch.equal, before, after))
 
 
-@pytest.mark.parametrize(
-    "name",
-    core_of(
-        sorted({*PLAIN, *MIXTURES} - {MASKS_NO_DOCUMENTS}),
-        [name for name in CORE if name != MASKS_NO_DOCUMENTS],
-    ),
-)
+@pytest.mark.parametrize("name", core_of([*PLAIN, *MIXTURES], CORE))
 def test_a_document_in_a_row_gets_what_the_librarys_model_gives_it_alone(name):
     found = check_stages(apart(family_run(name)))
 
@@ -118,12 +111,6 @@ def test_a_document_that_a_mark_begins_gets_what_it_has_alone_too(name):
     found = check_stages(marked(family_run(name)))
 
     assert found.problem == ""
-
-
-def test_a_family_whose_mask_knows_no_documents_is_refused():
-    found = check_stages(apart(family_run(MASKS_NO_DOCUMENTS)))
-
-    assert "documents in one row see each other" in found.problem
 
 
 def test_a_family_that_convolves_over_the_ends_of_documents_is_refused():

@@ -36,7 +36,7 @@ from p2pswarm.models.compute.flat_parameters import FlatParameters, named_parame
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.tokens import ids_of, labels_of, targets_in
 from p2pswarm.models.compute.torch_stage import TorchStage
-from p2pswarm.models.document_masks import (
+from p2pswarm.models.document_positions import (
     APART,
     KEPT_APART,
     MARKED,
@@ -56,6 +56,7 @@ CPU = torch.device("cpu")
 PARAMETERS_MAX = 100_000_000  # float64 and its gradients, a few times: some GB
 TOLERANCE = 1e-9  # of float64: sums of several gradients may round in another order
 ALONE_TOLERANCE = 1e-5  # some families sum in float32; a document that is seen makes 1e-3 and more
+ROUNDING = 1e-9  # of the largest gradient: a bias of keys has none, and sums leave 1e-17
 KEEP_ALL = 1 << 60
 SPEC = BackwardSpec(counting=True, returning=True)
 CHECKED_KEPT = 64
@@ -122,9 +123,11 @@ def difference_of(
 ) -> tuple[float, str]:
     """The largest relative difference, and the first parameter that differs by too much."""
     worst, problem = 0.0, ""
+    largest = max((g.abs().max().item() for g in one.gradients.values()), default=0.0)
     for name, gradient in one.gradients.items():
         theirs = other.gradients[name]
-        scale = max(gradient.abs().max().item(), theirs.abs().max().item()) or 1.0
+        scale = max(gradient.abs().max().item(), theirs.abs().max().item(), ROUNDING * largest)
+        scale = scale or 1.0
         apart = (gradient - theirs).abs().max().item() / scale
         if not apart <= tolerance and not problem:
             problem = f"the gradient of {name} differs by {apart:.1e} of its largest value"
@@ -405,14 +408,9 @@ def _sent(bundle: Bundle) -> Bundle:
 
 def _whole(run: RunConfig, first: Computed) -> Computed:
     """The library's own model, with the weights of the blocks; other families have only blocks."""
-
-    def scores(whole: Any, tokens_BT: Tensor) -> Tensor:
-        if run.model.documents not in KEPT_APART:
-            return _scores(whole, tokens_BT)
-        position_BT = _positions(run, tokens_BT).long()
-        return _scores(whole, ids_of(tokens_BT), position_ids=position_BT)
-
-    return _of_library(run, first, scores)
+    if run.model.documents in KEPT_APART:
+        return first  # `_alone` compares: not every family's own masks know documents
+    return _of_library(run, first, _scores)
 
 
 def _positions(run: RunConfig, tokens_BT: Tensor) -> Tensor:
@@ -439,8 +437,8 @@ def _alone(run: RunConfig, first: Computed) -> Computed:
     return _of_library(run, first, scores)
 
 
-def _scores(whole: Any, tokens_BT: Tensor, **also: Tensor) -> Tensor:
-    scores_BTV: Tensor = whole(input_ids=tokens_BT, use_cache=False, **also).logits
+def _scores(whole: Any, tokens_BT: Tensor) -> Tensor:
+    scores_BTV: Tensor = whole(input_ids=tokens_BT, use_cache=False).logits
     return scores_BTV
 
 

@@ -15,12 +15,13 @@ Errors:  Unusable, with the remedy, where nothing can be compiled, or something 
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.models.attention.document_attention import WholeRows
 from p2pswarm.models.base import Value, bundle_of
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import FlatParameters
@@ -43,6 +44,12 @@ def compiled(call: F) -> F:
     """A function of a block and what it is given, compiled but for blocks that draw."""
     fast = torch.compile(call, dynamic=False)
     torch._dynamo.config.recompile_limit = VARIANTS_MAX  # noqa: SLF001  there is no other place
+
+    # each row has other documents, and would be compiled again; said here and not where it is
+    # defined, which would load the compiler for everybody
+    if not hasattr(WholeRows.attend, "_torchdynamo_disable"):
+        kept: Any = torch.compiler.disable
+        WholeRows.attend = kept(WholeRows.attend)  # type: ignore[method-assign]
 
     def choose(block: nn.Module, *given: object) -> Value:
         return call(block, *given) if draws(block) else fast(block, *given)

@@ -36,7 +36,7 @@ from p2pswarm.models.compute.flat_parameters import (
     zero_buffer,
 )
 from p2pswarm.models.compute.tokens import first_value, labels_of, targets_in
-from p2pswarm.models.document_masks import APART
+from p2pswarm.models.document_positions import APART
 from p2pswarm.models.dropout import run_blocks
 from p2pswarm.models.library.foreign_code import foreign
 from p2pswarm.models.losses.cross_entropy import nats_of

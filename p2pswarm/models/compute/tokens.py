@@ -20,7 +20,7 @@ from p2pswarm.data.samples.target_marks import (
     NUMBER_TOKENS,
 )
 from p2pswarm.models.base import LONE_KEY, Value
-from p2pswarm.models.document_masks import MARKED, POSITION_KEY, marked_positions
+from p2pswarm.models.document_positions import MARKED, POSITION_KEY, marked_positions
 from p2pswarm.models.losses.cross_entropy import NO_LABEL
 from p2pswarm.settings.config import ModelConfig, RunConfig
 

@@ -302,9 +302,10 @@ def library_config(model: ModelConfig) -> Any:
 
 
 @lru_cache(maxsize=WHOLE_KEPT)
-def whole_model(model: ModelConfig) -> nn.Module:
+def whole_model(model: ModelConfig, attention: str | None = None) -> nn.Module:
     """The whole model on the meta device, with two tensors where it is tied; do not change it.
 
+    `attention`: by the name that the library was told of it; None: as the library chooses.
     `was_tied`: its config says that embedding and head are one; `is_tied`: the settings, too.
     """
     config = library_config(model)
@@ -326,6 +327,7 @@ def whole_model(model: ModelConfig) -> nn.Module:
             "run.model.router_loss to true: that balances each layer's"
         )
     config.tie_word_embeddings = False
+    config._attn_implementation = attention  # noqa: SLF001  the library's
     with foreign(f"{requirement()} makes no model of this config"), torch.device("meta"):
         whole: nn.Module = library().AutoModelForCausalLM.from_config(
             config, dtype=DTYPES[model.dtype]

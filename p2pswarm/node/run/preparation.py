@@ -22,7 +22,7 @@ from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.models.check.model_check import check_once
 from p2pswarm.models.compute.bundle_spec import check_model
 from p2pswarm.models.compute.flat_parameters import check_low_rank
-from p2pswarm.models.document_masks import APART, KEPT_APART, MARKED
+from p2pswarm.models.document_positions import APART, KEPT_APART, MARKED
 from p2pswarm.models.library.hf_library import VOCABULARY_MAX
 from p2pswarm.models.model_source import resolved
 from p2pswarm.models.own_weights import OwnWeights

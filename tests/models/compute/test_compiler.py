@@ -11,12 +11,14 @@ import pytest
 import torch
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.models.attention.document_attention import WholeRows
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute import compiler as compiling
 from p2pswarm.models.compute.base import BackwardSpec
 from p2pswarm.models.compute.compiler import compiled_precision
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.precision import precision_of
+from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_stage import TorchStage
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
@@ -78,6 +80,34 @@ def test_compiled_stages_compute_the_same_but_for_rounding(
 
         assert found == pytest.approx(loss, rel=near)
         assert (found_N - total_N).norm() <= near * total_N.norm()
+
+
+def test_rows_with_other_documents_are_not_compiled_again(monkeypatch):
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    monkeypatch.setattr(WholeRows, "attend", WholeRows.attend)  # it is marked, and then as it was
+    model = replace(MODEL, layers=1, documents="apart", document_end=7)
+    run = replace(RUN, stages=1, model=model)
+    blocks = ReferenceTrainer(run).flat.blocks
+    call = compiling.compiled(lambda block, value: block(value))
+    compiled = 0
+
+    with torch.no_grad():
+        for place in range(1, 6):
+            tokens_BT = TOKENS_BS[:, :-1].clone()
+            tokens_BT[:, place] = 7
+            made, expected = tokens_BT, tokens_BT
+            for block in blocks:
+                made, expected = call(block, made), block(expected)
+            assert torch.allclose(made, expected, atol=1e-5)
+            compiled = compiled or len(graphs)
+
+    assert len(graphs) == compiled > 0
 
 
 def test_nothing_is_left_of_what_it_was_tried_out_with(monkeypatch):

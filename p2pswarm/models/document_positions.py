@@ -1,4 +1,4 @@
-"""Documents in one row that do not see each other: positions that begin again, and what is seen.
+"""Documents in one row that do not see each other: positions that begin again in each.
 
 The token that ends a document stands at the beginning of the next one, so nothing of a document
 reaches another, not even the guess of its first token. A row may begin within a document.
@@ -7,14 +7,12 @@ What travels from block to block is each token's position in its document. The r
 it: a document begins where the position is 0.
 
 Shapes:  B rows, T tokens a row.
-Errors:  Unusable for rows that are too long.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
 import torch
 from torch import Tensor
 
-from p2pswarm.base.errors import Unusable
 from p2pswarm.data.samples.target_marks import BEGIN
 from p2pswarm.models.base import LONE_KEY, Value
 
@@ -22,16 +20,6 @@ APART, MARKED = "apart", "marked"
 """The settings `run.model.documents` that ask for it: a token ends documents, or rows tell."""
 KEPT_APART = frozenset({APART, MARKED})
 POSITION_KEY = "position"
-TOKENS_MAX = 32_768  # of a row: its mask takes 1 GiB; a stranger's run may ask for any length
-
-
-def check_length(tokens: int) -> None:
-    """Raise Unusable for rows whose mask would be too large."""
-    if tokens > TOKENS_MAX:
-        raise Unusable(
-            f'run.model.documents = "{APART}" is for sequences of up to {TOKENS_MAX:,} tokens, not '
-            f"{tokens:,}: the mask takes a byte for each pair; shorten them, or leave it out"
-        )
 
 
 def positions_of(tokens_BT: Tensor, end: int) -> Tensor:
@@ -53,12 +41,3 @@ def _positions(begins_BT: Tensor) -> Tensor:
 def beside(x_BTD: Tensor, position_BT: Tensor | None) -> Value:
     """Return what travels to the next block; no positions: documents are joined."""
     return x_BTD if position_BT is None else {LONE_KEY: x_BTD, POSITION_KEY: position_BT}
-
-
-def seen_of(position_BT: Tensor) -> Tensor:
-    """Whether a token sees another: one of its document, not after it; bool, (B, 1, T, T)."""
-    length = position_BT.shape[1]
-    number_BT = (position_BT == 0).cumsum(dim=1)
-    same_BTT = number_BT.unsqueeze(2) == number_BT.unsqueeze(1)
-    earlier_TT = torch.ones(length, length, dtype=torch.bool, device=position_BT.device).tril()
-    return (same_BTT & earlier_TT).unsqueeze(1)

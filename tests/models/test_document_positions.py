@@ -1,5 +1,4 @@
 """Documents in one row that do not see each other, in the blocks of the GPT."""
-# ruff: noqa: N806  shapes are written at the end of names
 
 import dataclasses
 
@@ -8,13 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.base.errors import Unusable
 from p2pswarm.data.samples.target_marks import BEGIN, NO_TARGET
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.check.model_check import check_once
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.tokens import first_value
-from p2pswarm.models.document_masks import positions_of, seen_of
+from p2pswarm.models.document_positions import positions_of
 from p2pswarm.models.dropout import run_blocks
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
@@ -35,17 +33,6 @@ def test_positions_begin_again_where_a_document_ends(tokens):
         found.append(place)
 
     assert positions_of(torch.tensor([tokens]), END).tolist() == [found]
-
-
-@given(TOKENS)
-def test_a_token_sees_its_own_document_up_to_itself(tokens):
-    position_BT = positions_of(torch.tensor([tokens]), END)
-    number = torch.tensor([x == END for x in tokens]).cumsum(0)
-    seen = seen_of(position_BT)[0, 0]
-
-    for i in range(len(tokens)):
-        for j in range(len(tokens)):
-            assert seen[i, j].item() == (j <= i and bool(number[i] == number[j]))
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +79,10 @@ def test_stages_compute_what_the_whole_does():
     check_once(RUN)
 
 
-def test_rows_whose_mask_would_fill_the_memory_are_refused():
-    long = dataclasses.replace(MODEL, sequence_length=32_769)
+def test_rows_of_any_length_keep_documents_apart():
+    long = dataclasses.replace(MODEL, sequence_length=1 << 20)
 
-    with pytest.raises(Unusable, match=r"up to 32,768 tokens, not 32,769: .* shorten them"):
-        boundaries(dataclasses.replace(RUN, model=long))
-    boundaries(dataclasses.replace(RUN, model=dataclasses.replace(long, documents="joined")))
+    assert boundaries(dataclasses.replace(RUN, model=long))[0].tensors[0].shape[1] == 1 << 20
 
 
 MARKED = dataclasses.replace(

@@ -1,0 +1,186 @@
+"""Attention by document against a dense mask, on one device.
+
+    PYTHONPATH=. python bench/context.py --devices 1 [--json FILE]
+
+16 documents of 512 tokens lie in one row of 8,192. Both ways compute the same numbers, forward and
+backward, in turn, in one run: the time is the median of the pairs' ratios. The memory is the peak
+of a process of its own for each way, above what it had with the tensors that both are given. The
+difference is the largest of a gradient, in float64, relative to the largest number there.
+"""
+# ruff: noqa: D102, N803, N806  `TokenGroup` documents methods; shapes are written at the end of names
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812  torch's own name for it
+
+from p2pswarm.models.attention.document_attention import WHOLE_ROWS, AttentionRule
+from p2pswarm.models.document_positions import beside
+from p2pswarm.models.gpt import Layer
+from p2pswarm.settings.config import ModelConfig
+
+DOCUMENTS, LENGTH, HEADS, FEATURES = 16, 512, 4, 64
+EQUAL = (LENGTH,) * DOCUMENTS
+UNEVEN = (1, 700, 2, 3, 300, 18)
+"""Of which the difference is taken: no length is a multiple of what kernels compute at a time."""
+PAIRS = 5
+CAUSAL = AttentionRule()
+RETURNED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+"""What is freed goes back to the system at once, so that the peak counts what lives."""
+CLEAR, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+
+
+class DenseRows:
+    """Documents kept apart by a mask of T x T, as every layer would make it."""
+
+    def attend(
+        self,
+        q_BHTK: Tensor,
+        k_BHTK: Tensor,
+        v_BHTK: Tensor,
+        position_BT: Tensor,
+        rule: AttentionRule,
+    ) -> Tensor:
+        del rule
+        length = position_BT.shape[1]
+        number_BT = (position_BT == 0).cumsum(dim=1)
+        seen_BTT = number_BT.unsqueeze(2) == number_BT.unsqueeze(1)
+        seen_BTT = seen_BTT & torch.ones(length, length, dtype=torch.bool).tril()
+        return F.scaled_dot_product_attention(
+            q_BHTK, k_BHTK, v_BHTK, attn_mask=seen_BTT.unsqueeze(1)
+        )
+
+
+WAYS = {"dense": DenseRows(), "documents": WHOLE_ROWS}
+
+
+def positions(lengths: Sequence[int]) -> Tensor:
+    return torch.cat([torch.arange(each, dtype=torch.int32) for each in lengths]).unsqueeze(0)
+
+
+def attention(
+    way: str, lengths: Sequence[int] = EQUAL, dtype: torch.dtype = torch.float32
+) -> Callable[[], list[Tensor]]:
+    """What computes attention alone, and its gradients."""
+    shape = 1, HEADS, sum(lengths), FEATURES
+    generator = torch.Generator().manual_seed(1)
+    tensors = [torch.randn(shape, generator=generator, dtype=dtype) for _ in range(4)]
+    given, position_BT = [x.requires_grad_() for x in tensors[:3]], positions(lengths)
+
+    def work() -> list[Tensor]:
+        made = WAYS[way].attend(*given, position_BT, CAUSAL)
+        return [made.detach(), *torch.autograd.grad(made, given, tensors[3])]
+
+    return work
+
+
+def layer(way: str, lengths: Sequence[int] = EQUAL) -> Callable[[], list[Tensor]]:
+    """What computes a layer of the built-in model, and its gradients."""
+    width = HEADS * FEATURES
+    model = ModelConfig(
+        d_model=width, heads=HEADS, sequence_length=sum(lengths), documents="marked"
+    )
+    made = Layer(model, torch.float32)
+    with torch.no_grad():
+        made.draw(torch.Generator().manual_seed(1))
+    made.token_group = WAYS[way]
+    x_BTD = torch.randn(1, sum(lengths), width, generator=torch.Generator().manual_seed(2))
+    value = beside(x_BTD.requires_grad_(), positions(lengths))
+
+    def work() -> list[Tensor]:
+        given = made(value)
+        return list(torch.autograd.grad(given["x"].sum(), [x_BTD, *made.parameters()]))
+
+    return work
+
+
+WHAT = {"attention": attention, "layer": layer}
+
+
+def peak_bytes(what: str, way: str) -> int:
+    """The peak of a process that computes it, above what it had before."""
+    command = [sys.executable, __file__, "--peak", what, way]
+    env = {**os.environ, **RETURNED}
+    return int(subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout)
+
+
+def own_peak(what: str, way: str) -> int:
+    """The same of this process."""
+    WHAT[what](way, EQUAL[:1])()  # what torch loads and keeps
+    work = WHAT[what](way)
+    CLEAR.write_text("5")  # the peak is now what there is
+    before = _high_water_kib()
+    work()
+    return (_high_water_kib() - before) << 10
+
+
+def _high_water_kib() -> int:
+    line = next(each for each in STATUS.read_text().splitlines() if each.startswith("VmHWM:"))
+    return int(line.split()[1])
+
+
+def time_ratio(what: str) -> tuple[float, float, float]:
+    """By document over dense, the median of pairs; and the medians of seconds of both."""
+    works = {way: WHAT[what](way) for way in WAYS}
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    for _ in range(PAIRS):
+        for way, work in works.items():
+            begun_s = time.perf_counter()
+            work()
+            seconds[way].append(time.perf_counter() - begun_s)
+    ratios = [a / b for a, b in zip(seconds["documents"], seconds["dense"], strict=True)]
+    found = (statistics.median(seconds[way]) for way in ("documents", "dense"))
+    return statistics.median(ratios), *found
+
+
+def difference() -> float:
+    """The largest of values and gradients, in float64."""
+    ours, theirs = (attention(way, UNEVEN, torch.float64)() for way in ("documents", "dense"))
+    pairs = zip(ours, theirs, strict=True)
+    return max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)
+
+
+def one_device() -> dict[str, float]:
+    found = {"difference": difference()}
+    for what in WHAT:
+        ratio, own_s, dense_s = time_ratio(what)
+        peaks = {way: peak_bytes(what, way) for way in WAYS}
+        found |= {
+            f"{what}_times_faster": 1 / ratio,
+            f"{what}_memory_share": peaks["documents"] / peaks["dense"],
+            f"{what}_seconds": own_s,
+            f"{what}_dense_seconds": dense_s,
+            f"{what}_peak_mib": peaks["documents"] / (1 << 20),
+            f"{what}_dense_peak_mib": peaks["dense"] / (1 << 20),
+        }
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    if asked.peak:
+        print(own_peak(*asked.peak))
+        return
+    found = one_device()
+    text = json.dumps({name: float(f"{x:.3g}") for name, x in found.items()}, indent=1)
+    print(text)
+    if asked.json:
+        asked.json.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
