@@ -54,7 +54,24 @@ CHATS = {
         {"role": "user", "content": "Hi."},
         {"role": "assistant", "content": "Ho."},
     ],
+    "tools": [
+        {"role": "user", "content": "How warm is Paris?"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {
+                    "type": "function",
+                    "id": "callA0001",
+                    "function": {"name": "weather", "arguments": {"city": "Paris"}},
+                }
+            ],
+        },
+        {"role": "tool", "name": "weather", "content": "cloudy, 21", "tool_call_id": "callA0001"},
+        {"role": "assistant", "content": "It has 21 degrees."},
+    ],
 }
+WHY_CHARS = 100
 SPECIAL = re.compile("<[|\uff5c]?[^|\uff5c<>\\n{}' ]+[|\uff5c]?>|\\[/?[A-Z_]+\\]")
 
 
@@ -121,7 +138,7 @@ def marked_labels(file: Path, folder: Path, chat: str) -> Labels:
     try:
         made = tokens_of_chat(conversation, read_template(folder, file), tokenizer).tokens
     except Unusable as error:
-        return Labels(name, chat, folder.name, equal=False, why=str(error))
+        return Labels(name, chat, folder.name, refused(chat), why=reason(error))
     ours = [int(token & NO_TARGET == 0) for token in made.tolist()]
     same_ids = (made & IDS).tolist() == theirs["input_ids"]
     same = same_ids and ours == theirs["assistant_masks"]
@@ -143,14 +160,27 @@ def found_answers(file: Path, plain: Path, folder: Path, chat: str) -> Labels:
     try:
         ours = published.write(conversation, special)
     except Unusable as error:
-        return Labels(name, chat, folder.name, equal=False, why=str(error))
+        return Labels(name, chat, folder.name, refused(chat), why=reason(error))
     text = ours.text
     if text != theirs.text:
         return Labels(name, chat, folder.name, None, "the training template writes another text")
     beyond = characters(theirs.answers) ^ characters(ours.answers)
     told = "".join(text[place] for place in sorted(beyond))
     said = characters(tuple(said_in(text, conversation, special)))
-    return Labels(name, chat, folder.name, equal=not said & beyond, why=repr(told) if told else "")
+    others = [m["content"] for m in conversation.messages if m["role"] != "assistant"]
+    heard = any(other in text[begin:end] for begin, end in ours.answers for other in others)
+    same = not said & beyond and not heard
+    return Labels(name, chat, folder.name, equal=same, why=repr(told) if told else "")
+
+
+def refused(chat: str) -> bool | None:
+    """Calls of tools may be refused: not every template writes them, or where they begin."""
+    return None if chat == "tools" else False
+
+
+def reason(error: Unusable) -> str:
+    """What was said, without the template's name."""
+    return str(error).partition(".jinja ")[2][:WHY_CHARS]
 
 
 def said_in(

@@ -29,6 +29,13 @@ def end_of(tokenizer: Tokenizer | None) -> Tokens:
     return np.array([tokenizer.end], dtype=tokenizer.dtype)
 
 
+def begin_of(tokenizer: Tokenizer | None) -> Tokens:
+    """Return what a document begins with: no token, or one."""
+    if tokenizer is None:
+        return np.empty(0, dtype=np.uint8)
+    return np.array([] if tokenizer.begin is None else [tokenizer.begin], dtype=tokenizer.dtype)
+
+
 def encoded(texts: Sequence[bytes], tokenizer: Tokenizer | None) -> list[Tokens]:
     """The tokens of each text; without a tokenizer its bytes."""
     if tokenizer is not None:
@@ -108,7 +115,8 @@ class Row:
         self.place = place
         self.lacking = length
         """How many tokens it needs still."""
-        self._tokenizer, self._end = tokenizer, end_of(tokenizer)
+        self._tokenizer = tokenizer
+        self._begin, self._end = begin_of(tokenizer), end_of(tokenizer)
         self._parts: list[NDArray[Any]] = []
 
     @property
@@ -116,9 +124,11 @@ class Row:
         """tokens_S, when it is full."""
         return np.concatenate(self._parts)
 
-    def add(self, document: bytes, into: float, *, ended: bool) -> None:
-        """A document, or a part of one, from as far into it on."""
+    def add(self, document: bytes, into: float, *, begun: bool, ended: bool) -> None:
+        """A document, or a part of one, from as far into it on; `begun`: it has its beginning."""
         begin = int(into * len(document))
+        if begun and begin == 0:
+            self._take(self._begin)
         while 0 < begin < len(document) and document[begin] in FOLLOWING:
             begin -= 1
         for tokens in self._encoded(document[begin:], self.lacking):
@@ -162,6 +172,8 @@ class _Filling:
         self._side = side
         self._waiting, self._open = list(rows), list[Row]()
         self._found = self._passed_bytes = 0
+        self._ended = False
+        """True if the text before the next one is the end of its document."""
         self._passed_bytes_max = passed_bytes_max
 
     @property
@@ -172,6 +184,7 @@ class _Filling:
     def lap(self) -> None:
         """Go through all documents once, or until all rows are full."""
         self._found = self._passed_bytes = 0
+        self._ended = False  # a place may lie within a document that is torn apart
         before = self._lacking
         for batch in self._side.batches_from(self._begin):
             self._take(batch)
@@ -205,17 +218,19 @@ class _Filling:
                 self._open.append(self._waiting.pop(0))
             text = batch.texts[number]
             number += 1
+            begun, ended = self._ended, batch.ended or number < count
+            self._ended = ended
             if text:
-                self._add(text, begin, end, ended=batch.ended or number < count)
+                self._add(text, begin, end, begun=begun, ended=ended)
 
-    def _add(self, text: bytes, begin: int, end: int, *, ended: bool) -> None:
+    def _add(self, text: bytes, begin: int, end: int, *, begun: bool, ended: bool) -> None:
         if not self._side.holds(text):
             self._passed_bytes += len(text)
             return
         self._found, self._passed_bytes = self._found + 1, 0
         length = max(1, end - begin)  # a short text may lie between two places
         for row in self._open:
-            row.add(text, max(0, row.place - begin) / length, ended=ended)
+            row.add(text, max(0, row.place - begin) / length, begun=begun, ended=ended)
         self._open = [row for row in self._open if row.lacking]
 
 

@@ -44,6 +44,11 @@ class Tokenised:
     field: str = "text"
     special_tokens: str = "text"
     """What <|im_end|> in a document is: "text", its letters; "tokens", for chat templates' text."""
+    chat_template: str | Path | None = None
+    """A file with the template that writes chats, instead of the tokenizer's (docs/chats.md)."""
+    document_begin: str = "auto"
+    """Begin documents with the tokenizer's token for that (BOS): "token", "none"; "auto": if the
+    run starts from pretrained weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,10 @@ class Mixture:
     field: str = "text"
     """Which field of a row is the document, in all of them."""
     special_tokens: str = "text"
+    """As that of `Tokenised`."""
+    chat_template: str | Path | None = None
+    """As that of `Tokenised`."""
+    document_begin: str = "auto"
     """As that of `Tokenised`."""
 
 
@@ -76,6 +85,9 @@ def text_of(data: TrainedText | str | Path) -> TrainedText:
     for path in data.weights if isinstance(data, Mixture) else [data.path]:
         if not isinstance(path, str | Path):
             raise ValueError(f"path is a text, not {_shown(path)}")  # noqa: TRY004
+    template = None if isinstance(data, Bytes) else data.chat_template
+    if not isinstance(template, str | Path | None):
+        raise ValueError(f"chat_template is a file, not {_shown(template)}")  # noqa: TRY004
     return data
 
 
@@ -90,6 +102,9 @@ def settings_of(data: TrainedText | str | Path) -> dict[str, object]:
     }
     if not isinstance(text, Bytes):
         values["special_tokens"] = text.special_tokens
+        values["document_begin"] = text.document_begin
+        if text.chat_template is not None:
+            values["chat_template"] = Path(text.chat_template)
     if isinstance(text, Mixture):
         parts = [{"data": str(path), "weight": weight} for path, weight in text.weights.items()]
         return values | {"mixture": parts}

@@ -243,6 +243,8 @@ def streamed(
 
     learnt, held_out = rows_of(text.sides[0], "train"), rows_of(text.sides[1], "held out")
     digest = tokenizer.digest if tokenizer else ""
+    if tokenizer is not None and tokenizer.begin is not None:
+        digest += f" {tokenizer.begin}"
     corpus = StreamedCorpus(
         train=_UnreadText(text.lengths[0]),
         held_out=_UnreadText(text.lengths[1]),

@@ -15,7 +15,7 @@ from pathlib import Path
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.documents import all_documents
 from p2pswarm.data.held_out import RULE, is_held_out_document, warn_of_share
-from p2pswarm.data.rows import PART_BYTES, end_of, parts_of
+from p2pswarm.data.rows import PART_BYTES, begin_of, end_of, parts_of
 from p2pswarm.data.samples.corpus import Corpus, stable_hash
 from p2pswarm.data.sources import FoundFiles, files_of
 from p2pswarm.data.text_files import plain_sides, read_sides
@@ -73,7 +73,7 @@ def load_tokenised(
     sources: Sources, tokenizer: Tokenizer, *, cache: Path, seed: int, shape: tuple[int, int]
 ) -> Corpus:
     """The corpus of the sources, tokenised once into `cache`; `shape` is rows, sequence length."""
-    settings = f"{sources.settings} {tokenizer.digest} {tokenizer.end}"
+    settings = f"{sources.settings} {tokenizer.mark}"
     data, files = sources.found.data, sources.found.paths
     found = tokenised(sources.documents(), tokenizer)
     learnt, held_out = stored_texts(data, files, settings, cache, found, tokenizer.dtype)
@@ -93,11 +93,14 @@ def tokenised(
     documents: Iterable[tuple[bool, bytes]], tokenizer: Tokenizer
 ) -> Iterator[PreparedDocument]:
     """The tokens of documents, each with the token that ends it, or else a line break."""
-    end = end_of(tokenizer).tobytes()
+    begin, end = begin_of(tokenizer).tobytes(), end_of(tokenizer).tobytes()
+    at_begin = True
     for batch in _batches(documents):
         encoded = tokenizer.encode([part for _, _, part in batch])
         for (held_out, last, part), tokens in zip(batch, encoded, strict=True):
-            yield PreparedDocument(held_out, tokens.tobytes() + (end if last else b""), len(part))
+            written = (begin if at_begin else b"") + tokens.tobytes() + (end if last else b"")
+            at_begin = last
+            yield PreparedDocument(held_out, written, len(part))
 
 
 def learnt_texts(texts: Sequence[Sources], bytes_max: int = LEARNT_BYTES) -> Iterator[bytes]:

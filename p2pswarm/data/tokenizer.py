@@ -50,6 +50,7 @@ MARKS = ("post_processor",)
 """What only adds the tokens that mark the beginning and end of a text, which no run asks for."""
 UNWRITTEN = ': name one that has a token for each byte or one for the unknown, as "train:32000"'
 LINE_CHARS_MAX = 300  # some errors hold a part of the file
+PROBE = "a b"  # a text, before which some tokenizers put a token
 SPECIAL_MARK = "\nspecial tokens are read"  # in the digest: the same text gives other tokens
 SMALL_TOKENS = 1 << 16  # below it a token fits two bytes
 HALF = "\ufffd"  # bytes that are no character (yet)
@@ -89,6 +90,8 @@ class Tokenizer:
         names = (end,) if end else ENDS
         known = (self._tokenizer.token_to_id(name) for name in names)
         self.end: int | None = next((number for number in known if number is not None), None)
+        self.begin: int | None = None
+        """The token that documents of text begin with; a run says if one does."""
         self._is_told = False
 
     @property
@@ -107,10 +110,31 @@ class Tokenizer:
         other.end = None if end < 0 else end
         return other
 
+    @functools.cached_property
+    def own_begin(self) -> int | None:
+        """The token that it puts before each text if it is left to itself (BOS); None without."""
+        with _told(f"{self._where}: it cannot write the text", UNWRITTEN):
+            bare, whole = (
+                self._tokenizer.encode(PROBE, add_special_tokens=adds).ids for adds in (False, True)
+            )
+        return whole[0] if bare and whole[1 : len(bare) + 1] == bare else None
+
+    def beginning_with(self, begin: int) -> "Tokenizer":
+        """The same with a token before each document of text; -1: none."""
+        other = copy.copy(self)
+        other.begin = None if begin < 0 else begin
+        return other
+
+    @property
+    def mark(self) -> str:
+        """Return what decides which tokens documents have."""
+        begin = "" if self.begin is None else f" {self.begin}"
+        return f"{self.digest} {self.end}{begin}"
+
     def reading_special(self) -> "Tokenizer":
         """The same, that reads the names of special tokens in a text as those tokens."""
         other = Tokenizer(self.text, "train.special_tokens", reads_special=True)
-        other.end, other.remarks = self.end, self.remarks
+        other.end, other.begin, other.remarks = self.end, self.begin, self.remarks
         return other
 
     def with_remarks(self, *remarks: str) -> "Tokenizer":

@@ -100,6 +100,8 @@ class ModelConfig:
     """A digest of `train.tokenizer`; empty for bytes; filled in."""
     document_end: Annotated[int, Between(-1, 1 << 22)] = -1
     """The token that ends a document; -1: none does; filled in."""
+    document_begin: Annotated[int, Between(-1, 1 << 22)] = -1
+    """The token that each document of text begins with; -1: none does; filled in."""
     documents: Annotated[str, OneOf("joined", "apart", "marked")] = "joined"
     """Whether a token sees the documents before its own in its row; apart: for `gpt` and `hf:`,
     with a tokenizer (docs/data.md); in rows of whole documents it becomes "marked"."""

@@ -51,6 +51,7 @@ NEWER_SETTINGS = {
     "delay_correction": 9,
     "codecs.averaging_rank": 10,
     "model.router_loss": 11,
+    "model.document_begin": 12,
     "base": 12,
     "frozen": 12,
     "adapter": 12,

@@ -44,6 +44,9 @@ class TrainConfig:
     special_tokens: Annotated[str, OneOf("text", "tokens")] = "text"
     """What the name of a special token is where a document has it, such as <|im_end|>: its letters;
     or that token, for text that a chat template wrote (docs/data.md)."""
+    document_begin: Annotated[str, OneOf("auto", "none", "token")] = "auto"
+    """The token that the tokenizer begins a text with (BOS) before each document: none; that token;
+    auto: that token if the run starts from pretrained weights (docs/data.md)."""
     chat_template: Path | None = None
     """A file with the chat template, instead of the tokenizer's (docs/data.md)."""
     references: Path | None = None

@@ -134,10 +134,10 @@ def test_a_row_begins_with_a_character():
 def test_a_document_in_parts_ends_once():
     tokenizer = train_tokenizer(300, [b"one two three"] * 9)
     row = Row(0, 12, tokenizer)
-    row.add(b"one two", 0.0, ended=False)
-    row.add(b"", 0.0, ended=True)
+    row.add(b"one two", 0.0, begun=True, ended=False)
+    row.add(b"", 0.0, begun=False, ended=True)
     while row.lacking:
-        row.add(b"three" * 50, 0.0, ended=True)
+        row.add(b"three" * 50, 0.0, begun=True, ended=True)
 
     assert np.count_nonzero(row.tokens == tokenizer.end) == 1
     assert "".join(tokenizer.decode(row.tokens.tolist())).startswith("one two")

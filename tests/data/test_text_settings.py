@@ -21,6 +21,8 @@ def test_values_say_what_the_file_of_settings_would():
     assert settings_of(Tokenised("a.txt", "folder", special_tokens="tokens"))["special_tokens"] == (
         "tokens"
     )
+    templated = settings_of(Tokenised("a.jsonl", "folder", chat_template="chat.jinja"))
+    assert templated["chat_template"] == Path("chat.jinja")
 
 
 WRONG = [
@@ -32,6 +34,7 @@ WRONG = [
     b"a.txt",
     Bytes(["a.txt", "b.txt"]),
     Tokenised(None, "folder"),
+    Tokenised("a.txt", "folder", chat_template=3),
     Mixture(["a.txt", "b.txt"]),
     Mixture({3: 1.0}),
 ]
@@ -45,7 +48,7 @@ def test_what_is_no_text_is_refused_with_what_would_do(data):
         lambda: ps.train(run, data),
         lambda: ps.Trainer(ps.Node(), run, data=data),
     ):
-        with pytest.raises(ValueError, match=r"^(data|path|weights) is ") as told:
+        with pytest.raises(ValueError, match=r"^(data|path|weights|chat_template) is ") as told:
             call()
         assert "\n" not in str(told.value)
         assert len(str(told.value)) < 200

@@ -24,9 +24,11 @@ from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import read_small, sync_files, sync_folder
+from p2pswarm.checkpoint.weights_name import file_of
+from p2pswarm.data.chats.template import ChatTemplate, kept_template, template_beside
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, read_tokenizer, tokenizer_of_run
-from p2pswarm.data.tokenizer_folder import CONFIG_BYTES_MAX, CONFIG_FILE
+from p2pswarm.data.tokenizer_folder import CONFIG_BYTES_MAX, CONFIG_FILE, TEMPLATE_FILE
 from p2pswarm.models.adapters.adapter_folder import (
     BaseModel,
     adapter_config,
@@ -39,9 +41,11 @@ from p2pswarm.models.boundary_block import has_modules
 from p2pswarm.models.compute.inference import (
     TrainedModel,
     load_model,
+    names_of_run,
     opened_weights,
     plain_model,
     plain_run,
+    tokenizer_of_weights,
 )
 from p2pswarm.models.formats.weight_formats import DTYPES
 from p2pswarm.models.library.foreign_code import foreign
@@ -57,7 +61,7 @@ log = logging.getLogger(__name__)
 Measure = Callable[[TrainedModel], float]
 """Gives the loss of a model on the text that is held out, nats per target."""
 README = "README.md"
-ALONG = (CONFIG_FILE, "chat_template.jinja", "special_tokens_map.json", "generation_config.json")
+ALONG = (CONFIG_FILE, TEMPLATE_FILE, "special_tokens_map.json", "generation_config.json")
 """Of the folder of the model that a run began with: what its weights and settings do not hold."""
 OF_TRANSFORMERS = """\
 from transformers import AutoModelForCausalLM{and_tokenizer}
@@ -66,10 +70,10 @@ model = AutoModelForCausalLM.from_pretrained("."){tokenizer}
 """
 OF_PEFT = """\
 from peft import PeftModel
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM{and_tokenizer}
 
 base = AutoModelForCausalLM.from_pretrained("{base}", revision={revision!r})
-model = PeftModel.from_pretrained(base, ".")
+model = PeftModel.from_pretrained(base, "."){tokenizer}
 """
 TOKENIZER = '\ntokenizer = {reader}.from_pretrained(".")'
 AUTO, PLAIN = "AutoTokenizer", "PreTrainedTokenizerFast"
@@ -81,6 +85,22 @@ import p2pswarm as ps
 model = ps.load("{file}"{packages})
 print("".join(model.generate_text("Once upon a time", tokens=100)))
 """
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What a model reads and writes with."""
+
+    tokenizer: Tokenizer | None
+    template: ChatTemplate | None
+    """Of its chats."""
+
+
+def _words_of(weights: Path, run: RunConfig) -> _Words:
+    """What the run has written beside its weights."""
+    places = (template_beside(name) for name in names_of_run(weights))
+    template = next((kept_template(place) for place in places if place.is_file()), None)
+    return _Words(tokenizer_of_weights(weights, run.model), template)
 
 
 def export(
@@ -105,6 +125,7 @@ def export(
     into its base. `dtype`: of the weights; empty: as they are. `original`: merge into the base as
     its files have it, also if the run quantised it. `measure`: tells a loss of what is merged.
     """
+    weights = file_of(weights)
     adapter = None if merges else _adapter_in(weights, packages, base)
     if adapter is not None:
         if dtype:
@@ -129,9 +150,10 @@ def export(
         with safe_open(weights, "pt", "cpu") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     along = {} if like is None else _small_files(like, model)
+    words = _words_of(weights, model.run)
 
     def write(whole: Path) -> None:
-        _write(model, tensors, whole, shard_mib)
+        _write(model, words, tensors, whole, shard_mib)
         for name, data in along.items():
             (whole / name).write_bytes(data)
 
@@ -182,6 +204,7 @@ class _TrainedAdapter:
     adapter: AdapterConfig
     config: dict[str, Any]
     tensors: dict[str, Tensor]
+    words: _Words
 
 
 def _adapter_in(
@@ -204,7 +227,8 @@ def _adapter_in(
         with torch.device("meta"):
             targets = list(possible_targets(make_blocks(bare, numbers), numbers, len(blocks)))
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    return _TrainedAdapter(run, run.adapter, adapter_config(run.adapter, targets, base), tensors)
+    config, words = adapter_config(run.adapter, targets, base), _words_of(weights, run)
+    return _TrainedAdapter(run, run.adapter, config, tensors, words)
 
 
 def _write_adapter(found: _TrainedAdapter, folder: Path) -> None:
@@ -214,8 +238,11 @@ def _write_adapter(found: _TrainedAdapter, folder: Path) -> None:
     for name, tensor in found.tensors.items():
         if not torch.equal(again[name], tensor):
             raise Unusable(f"{folder}: {name} was not written as it is: try another disk")
-    base = found.config["base_model_name_or_path"]
-    program = OF_PEFT.format(base=base, revision=found.config["revision"])
+    program = OF_PEFT.format(
+        base=found.config["base_model_name_or_path"],
+        revision=found.config["revision"],
+        **_written_words(found.words, found.run, folder),
+    )
     (folder / README).write_text(_adapter_readme(found.run, program), encoding="utf-8")
 
 
@@ -251,8 +278,14 @@ def _dense(model: TrainedModel, dtype: str, *, tells: bool = True) -> dict[str, 
     return found
 
 
-def _write(model: TrainedModel, tensors: dict[str, Tensor], folder: Path, shard_mib: int) -> None:
-    run, tokenizer = model.run, model.tokenizer
+def _write(
+    model: TrainedModel,
+    words: _Words,
+    tensors: dict[str, Tensor],
+    folder: Path,
+    shard_mib: int,
+) -> None:
+    run = model.run
     if run.model.family.startswith(HF):
         theirs = library_model(run.model, DTYPES[run.model.dtype])
         due = {name for name, _ in theirs.named_parameters()}
@@ -264,11 +297,7 @@ def _write(model: TrainedModel, tensors: dict[str, Tensor], folder: Path, shard_
         theirs.tie_weights()  # type: ignore[operator]  # what was assigned is at one end only
         _name_end(theirs, run.model.document_end)
         theirs.save_pretrained(folder, max_shard_size=shard_mib << 20)  # type: ignore[operator]
-        reader = "" if tokenizer is None else _written_tokenizer(tokenizer, model, folder)
-        program = OF_TRANSFORMERS.format(
-            and_tokenizer=f", {reader}" if reader else "",
-            tokenizer=TOKENIZER.format(reader=reader) if reader else "",
-        )
+        program = OF_TRANSFORMERS.format(**_written_words(words, run, folder))
     else:
         about = {"run": run_to_json(run).decode(), "format": "pt"}
         save_file(tensors, folder / ONE_FILE, metadata=about)
@@ -277,8 +306,7 @@ def _write(model: TrainedModel, tensors: dict[str, Tensor], folder: Path, shard_
         program = OF_OURS.format(file=ONE_FILE, packages=named)
         if not is_place(family) and family != "gpt":
             program = OF_PROGRAM.format(family=family) + program
-        if tokenizer is not None:
-            _write_tokenizer(tokenizer, model, folder)
+        _write_words(words, run, folder)
     (folder / README).write_text(_readme(model, program), encoding="utf-8")
 
 
@@ -313,35 +341,41 @@ def _small_files(like: Path, model: TrainedModel) -> dict[str, bytes]:
     return {name: read_small(like / name, CONFIG_BYTES_MAX, "it is none") for name in there}
 
 
-def _written_tokenizer(tokenizer: Tokenizer, model: TrainedModel, folder: Path) -> str:
-    """Write the tokenizer; returns what of the library reads it as it is.
+def _written_words(words: _Words, run: RunConfig, folder: Path) -> dict[str, str]:
+    """Write the tokenizer and the chat template; returns the lines of a program that reads them.
 
     For some kinds of models the library insists on a class that makes other tokens of a
     tokenizer that is not the first model's, such as one that was learnt.
     """
-    _write_tokenizer(tokenizer, model, folder)
+    tokenizer, reader = words.tokenizer, AUTO
+    _write_words(words, run, folder)
+    if tokenizer is None:
+        return {"and_tokenizer": "", "tokenizer": ""}
     found = read_tokenizer(folder)
-    if found.makes_tokens_as(tokenizer) and found.end == tokenizer.end:
-        return AUTO
-    log.warning(
-        "%s of transformers makes other tokens of %s than the run: load it by %s, as %s shows",
-        AUTO,
-        TOKENIZER_FILE,
-        PLAIN,
-        README,
-    )
-    return PLAIN
+    if not found.makes_tokens_as(tokenizer) or found.end != tokenizer.end:
+        reader = PLAIN
+        log.warning(
+            "%s of transformers makes other tokens of %s than the run: load it by %s, as %s shows",
+            AUTO,
+            TOKENIZER_FILE,
+            PLAIN,
+            README,
+        )
+    return {"and_tokenizer": f", {reader}", "tokenizer": TOKENIZER.format(reader=reader)}
 
 
-def _write_tokenizer(tokenizer: Tokenizer, model: TrainedModel, folder: Path) -> None:
+def _write_words(words: _Words, run: RunConfig, folder: Path) -> None:
+    tokenizer, template = words.tokenizer, words.template
+    if tokenizer is None:
+        return
     (folder / TOKENIZER_FILE).write_text(tokenizer.text, encoding="utf-8")
-    about = {
-        "tokenizer_class": PLAIN,
-        "model_max_length": model.run.model.sequence_length,
-    }
+    about: dict[str, object] = {} if template is None else {**template.token_names}
+    about |= {"tokenizer_class": PLAIN, "model_max_length": run.model.sequence_length}
     if (end := tokenizer.end_text) is not None:
         about["eos_token"] = end
     (folder / CONFIG_FILE).write_text(json.dumps(about, indent=1) + "\n")
+    if template is not None:
+        (folder / TEMPLATE_FILE).write_text(template.text, encoding="utf-8")
 
 
 def _adapter_readme(run: RunConfig, program: str) -> str:

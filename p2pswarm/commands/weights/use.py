@@ -96,6 +96,7 @@ def evaluated(
         )
     if tokenizer:
         tokenizer = tokenizer.ending_with(model.run.model.document_end)
+        tokenizer = tokenizer.beginning_with(model.run.model.document_begin)
     corpus = read_corpus(config, tokenizer)
     about, unit = "" if corpus.counted else "about ", "bytes"
     if tokenizer and corpus.counted:

@@ -46,8 +46,8 @@ from p2pswarm.data.token_file import PreparedDocument
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.settings.train_config import TrainConfig
 
-RULE = "chats 1"  # rises when a row becomes other tokens
-PAIRS = "pairs 1"  # the same of pairs
+RULE = "chats 2"  # rises when a row becomes other tokens
+PAIRS = "pairs 2"  # the same of pairs
 CHAT_FIELDS = (MESSAGES, SHARE_GPT, PROMPT, COMPLETION, *EXTRAS)
 PAIR_FIELDS = (PROMPT, CHOSEN, REJECTED, *EXTRAS)
 FIELDS = (*CHAT_FIELDS, CHOSEN, REJECTED)
@@ -69,9 +69,7 @@ class ChatSource:
     @property
     def settings(self) -> str:
         """Return what decides which tokens there are, and on which side."""
-        tokens = (
-            "bytes" if self.tokenizer is None else f"{self.tokenizer.digest} {self.tokenizer.end}"
-        )
+        tokens = "bytes" if self.tokenizer is None else self.tokenizer.mark
         template = "" if self.template is None else self.template.text
         rule = PAIRS if self.paired else RULE
         return f"{rule} {self.train.held_out_share!r} {tokens} {template!r}"
@@ -169,12 +167,26 @@ def rows_of(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         if ending in PARQUET | ARROW:
             batches = parquet_batches if ending in PARQUET else arrow_batches
-            yield from column_rows(file, batches(file, _wanted), lambda batch: batch.to_pylist())
+            yield from column_rows(file, batches(file, _wanted), _rows_of_batch)
         else:
             yield from _lines(file)
     except OSError as error:
         reason = error.strerror or one_line(error, REASON_CHARS_MAX)
         raise Unusable(f"{file}: cannot be read, mend or remove it: {reason}") from error
+
+
+def _rows_of_batch(batch: Any) -> list[dict[str, Any]]:
+    """Rows without nulls: a column has all fields of all its objects, also those of others."""
+    return [_without_nulls(row) for row in batch.to_pylist()]
+
+
+def _without_nulls(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+        case list():
+            return [_without_nulls(each) for each in value]
+    return value
 
 
 def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -9,14 +9,15 @@ Errors:  Unusable for a row that is none of these; whoever reads it adds the fil
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from p2pswarm.base.errors import Unusable, one_line
 
 MESSAGES, PROMPT, COMPLETION, SHARE_GPT = "messages", "prompt", "completion", "conversations"
 ASSISTANT = "assistant"
-ROLES = ("system", "developer", "user", ASSISTANT, "tool", "function", "ipython")
+TOOL_ROLES = ("tool", "function", "ipython")
+ROLES = ("system", "developer", "user", ASSISTANT, *TOOL_ROLES)
 SHARE_GPT_ROLES = {
     "human": "user",
     "gpt": ASSISTANT,
@@ -24,6 +25,7 @@ SHARE_GPT_ROLES = {
     "bing": ASSISTANT,
     "bard": ASSISTANT,
 } | {role: role for role in ROLES}
+TOOL_CALLS, TEXT = "tool_calls", "text"
 EXTRAS = ("tools", "chat_template_kwargs")
 SHOWN_CHARS = 40
 
@@ -46,6 +48,10 @@ class Conversation:
         """The places of the messages that are targets."""
         places = range(self.first_target, len(self.messages))
         return [place for place in places if self.messages[place]["role"] == ASSISTANT]
+
+    def with_argument_texts(self) -> "Conversation":
+        """The same, in which the arguments of calls are their JSON text."""
+        return replace(self, messages=[_with_argument_texts(each) for each in self.messages])
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +128,57 @@ def _message(value: object, name: str, place: int) -> Message:
     if role not in ROLES:
         shown = repr(role)[:SHOWN_CHARS]
         raise Unusable(f"{where} has the role {shown}; there are: {', '.join(ROLES)}")
-    content = message.setdefault("content", "" if message.get("tool_calls") else None)
-    if not isinstance(content, str | list):
+    content = message.setdefault("content", "" if message.get(TOOL_CALLS) else None)
+    if isinstance(content, list):
+        message["content"] = _text_of_blocks(content, where)
+    elif not isinstance(content, str):
         raise Unusable(f"the 'content' of {where} is no text")
+    if TOOL_CALLS in message:
+        calls = _read(message[TOOL_CALLS], TOOL_CALLS, list)
+        message[TOOL_CALLS] = [_call(each, f"a tool call of {where}") for each in calls]
     return message
+
+
+def _text_of_blocks(blocks: list[Any], where: str) -> str:
+    """The text of a content that is a list of blocks, as models that also see pictures have it."""
+    texts = []
+    for block in blocks:
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind != TEXT:
+            shown = repr(kind if isinstance(block, dict) else block)[:SHOWN_CHARS]
+            raise Unusable(f"the 'content' of {where} has a block {shown}: only text is learnt")
+        if not isinstance(block.get(TEXT), str):
+            raise Unusable(f"a block in the 'content' of {where} has no text")
+        texts.append(block[TEXT])
+    return "".join(texts)
+
+
+def _call(value: object, where: str) -> dict[str, Any]:
+    """A call of a tool. Arguments that are JSON text become values, as those who serve chats do.
+
+    A template that writes arguments as JSON would write the text with quotes around it.
+    """
+    called = value.get("function", value) if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(called, dict):
+        raise Unusable(f"{where} is no object with a 'function'")
+    if not isinstance(called.get("name"), str):
+        raise Unusable(f"{where} has no 'name'")
+    arguments = _read(called.get("arguments"), "arguments", dict)
+    if arguments is not None:
+        called = called | {"arguments": arguments}
+    return value | {"function": called} if "function" in value else called
+
+
+def _with_argument_texts(message: Message) -> Message:
+    calls = message.get(TOOL_CALLS)
+    return message | {TOOL_CALLS: [_text_call(each) for each in calls]} if calls else message
+
+
+def _text_call(call: dict[str, Any]) -> dict[str, Any]:
+    called = call.get("function", call)
+    if isinstance(called.get("arguments"), dict):
+        called = called | {"arguments": json.dumps(called["arguments"], ensure_ascii=False)}
+    return call | {"function": called} if "function" in call else called
 
 
 def _of_share_gpt(value: object) -> list[Message]:

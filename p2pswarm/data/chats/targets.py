@@ -6,7 +6,8 @@ is a target if any of its characters is.
 Errors:  Unusable for a row in which nothing can be learnt, or that would forge a special token.
 """
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.chats.conversation import Completion, Conversation, Message
 from p2pswarm.data.chats.template import ChatTemplate
-from p2pswarm.data.rows import encoded, end_of
+from p2pswarm.data.rows import begin_of, encoded, end_of
 from p2pswarm.data.samples.target_marks import marked_document
 from p2pswarm.data.tokenizer import Tokenizer
 
@@ -35,6 +36,8 @@ def tokens_of_chat(
     """The tokens of a conversation; `tokenizer` reads special tokens, which the template writes."""
     special = tokenizer.special_names
     refuse_forged(chat.messages, special)
+    if forged := _forged(chat.tools, special):
+        raise Unusable(f"its tools have {forged!r} in them, which is a special token: remove it")
     written = template.write(chat, special)
     tokens, places = tokenizer.encode_with_places(written.text)
     targets = np.zeros(len(tokens), dtype=bool)
@@ -52,19 +55,30 @@ def tokens_of_chat(
 def refuse_forged(messages: Sequence[Message], special: Iterable[str]) -> None:
     """Raise Unusable for a message with the name of a special token: it would forge a turn."""
     for place, message in enumerate(messages):
-        for text in _texts_of(message["content"]):
-            forged = next((name for name in special if name in text), None)
-            if forged is not None:
-                raise Unusable(
-                    f"message {place} has {forged!r} in it, which is a special token: remove it"
-                )
+        said = [each for name, each in message.items() if name != "role"]
+        if forged := _forged(said, special):
+            raise Unusable(
+                f"message {place} has {forged!r} in it, which is a special token: remove it"
+            )
 
 
-def _texts_of(content: object) -> list[str]:
-    if isinstance(content, str):
-        return [content]
-    blocks = content if isinstance(content, list) else []
-    return [str(block.get("text", "")) for block in blocks if isinstance(block, dict)]
+def _forged(value: object, special: Iterable[str]) -> str | None:
+    """A special token's name in a text, or in the texts of an object or a list."""
+    for text in _texts_of(value):
+        for name in special:
+            if name in text:
+                return name
+    return None
+
+
+def _texts_of(value: object) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict():
+            yield from itertools.chain.from_iterable(_texts_of(each) for each in value.items())
+        case list() | tuple():
+            yield from itertools.chain.from_iterable(map(_texts_of, value))
 
 
 def tokens_of_completion(row: Completion, tokenizer: Tokenizer | None) -> TokenisedRow:
@@ -74,8 +88,9 @@ def tokens_of_completion(row: Completion, tokenizer: Tokenizer | None) -> Tokeni
     """
     texts = [text.encode("utf-8", "replace") for text in (row.prompt, row.prompt + row.completion)]
     prompt, both = encoded(texts, tokenizer)
-    tokens = np.concatenate([both, end_of(tokenizer)])
+    begin = begin_of(tokenizer)
+    tokens = np.concatenate([begin, both, end_of(tokenizer)])
     shared = min(len(prompt), len(both))
     differing = np.flatnonzero(prompt[:shared] != both[:shared])
-    first = int(differing[0]) if len(differing) else shared
+    first = len(begin) + (int(differing[0]) if len(differing) else shared)
     return TokenisedRow(marked_document(tokens, np.arange(len(tokens)) >= first), len(texts[1]))

@@ -3,7 +3,8 @@
 A template may mark what an assistant says (`{% generation %}`). Hardly any published one does. Then
 each answer is found by rendering the conversation a second time with names in place of answers:
 an answer begins behind what the template writes to have one generated, and ends with the special
-token that ends its turn.
+token that ends its turn. An answer that calls tools is what the template adds for it to the chat
+before it.
 
 The library renders, in jinja's sandbox and with its own variables.
 
@@ -14,7 +15,7 @@ import functools
 import importlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +23,7 @@ from typing import Any
 
 from p2pswarm.base.errors import Unusable, missing_extra, one_line
 from p2pswarm.base.files import read_small
-from p2pswarm.data.chats.conversation import Conversation
+from p2pswarm.data.chats.conversation import TOOL_CALLS, TOOL_ROLES, Conversation
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer_folder import is_for_library, library_tokenizer
 
@@ -63,6 +64,11 @@ class ChatTemplate:
         """What `kept_template` reads."""
         return json.dumps({"template": self.text, "names": self._names}, indent=1) + "\n"
 
+    @property
+    def token_names(self) -> dict[str, str]:
+        """The special tokens that it may write, by their names in it, such as bos_token."""
+        return {name: token for name, token in self._names.items() if isinstance(token, str)}
+
     def prompt(self, messages: list[dict[str, Any]]) -> str:
         """The text after which the assistant speaks."""
         return self._render(Conversation(messages), messages, add_generation_prompt=True)
@@ -75,22 +81,93 @@ class ChatTemplate:
 
     def write(self, chat: Conversation, special: Mapping[str, int]) -> WrittenChat:
         """The text of a conversation, and its answers; `special`: names of special tokens."""
-        if self.marks:
-            return self._marked(chat)
-        text = self._render(chat, chat.messages)
-        plain = [chat.messages[place] for place in chat.answers]
-        if any(m.get("tool_calls") or not isinstance(m["content"], str) for m in plain):
-            raise Unusable(f"{self._where} does not mark tool calls and blocks: {REMEDY}")
-        named = list(chat.messages)
+        try:
+            written = self._written(chat, special)
+        except Unusable as error:
+            with_texts = chat.with_argument_texts()
+            if with_texts == chat:
+                raise
+            try:  # some templates take arguments for text, as DeepSeek's do
+                written = self._written(with_texts, special)
+            except Unusable:
+                raise error from None
+        said = "".join(written.text[begin:end] for begin, end in written.answers)
         for place in chat.answers:
+            for call in chat.messages[place].get(TOOL_CALLS, ()):
+                name = call.get("function", call)["name"]
+                if name not in said:
+                    raise Unusable(
+                        f"{self._where} does not write that message {place} calls {name!r}: name a "
+                        "template for tools in train.chat_template"
+                    )
+        return written
+
+    def _written(self, chat: Conversation, special: Mapping[str, int]) -> WrittenChat:
+        return self._marked(chat) if self.marks else self._found(chat, special)
+
+    def _found(self, chat: Conversation, special: Mapping[str, int]) -> WrittenChat:
+        """The same of a template without marks."""
+        text = self._render(chat, chat.messages)
+        calls = [place for place in chat.answers if chat.messages[place].get(TOOL_CALLS)]
+        plain = [place for place in chat.answers if place not in calls]
+        spans = [self._called_span(chat, text, place, special) for place in calls]
+        for place, (begin, end) in zip(
+            plain, self._plain_spans(chat, text, plain, special) if plain else (), strict=True
+        ):
+            spans.append((max(begin, self._end_of_tools(chat, text, place)), end))
+        return WrittenChat(text, tuple(sorted(spans)))
+
+    def _end_of_tools(self, chat: Conversation, text: str, place: int) -> int:
+        """Where the output of tools ends before an answer; 0 if there is none.
+
+        Some templates go on in one turn after it, so what begins a turn is before their calls.
+        """
+        if not place or chat.messages[place - 1]["role"] not in TOOL_ROLES:
+            return 0
+        before = self._render(chat, chat.messages[:place])
+        if not text.startswith(before):
+            raise Unusable(
+                f"{self._where} does not show where message {place} begins behind the output of "
+                f"tools: {REMEDY}"
+            )
+        return len(before)
+
+    def _plain_spans(
+        self, chat: Conversation, text: str, places: list[int], special: Mapping[str, int]
+    ) -> Sequence[Span]:
+        """Where answers are that are text alone."""
+        named = list(chat.messages)
+        for place in places:
             named[place] = named[place] | {"content": NAME.format(place)}
         pieces = re.split(NAME.format(r"\d+"), self._render(chat, named))
-        answers = [message["content"] for message in plain]
+        answers = [chat.messages[place]["content"] for place in places]
+        at_end = places[-1] == len(chat.messages) - 1
         for contents in (answers, [answer.strip() for answer in answers]):
-            spans = self._spans(chat, text, pieces, contents, special)
+            spans = self._spans(chat, text, pieces, contents, special, at_end=at_end)
             if spans is not None:
-                return WrittenChat(text, spans)
+                return spans
         raise Unusable(f"{self._where} changes what the assistant says: {REMEDY}")
+
+    def _called_span(
+        self, chat: Conversation, text: str, place: int, special: Mapping[str, int]
+    ) -> Span:
+        """Where an answer is that calls tools: what the template adds to the chat before it.
+
+        The chat that ends with it has to be written as the whole one begins.
+        """
+        before, upto = (chat.messages[:end] for end in (place, place + 1))
+        plain, whole = (self._render(chat, some) if some else "" for some in (before, upto))
+        asked = self._render(chat, before, add_generation_prompt=True) if before else plain
+        one, _ = _any_of(tuple(special))
+        ends = [found.end() for found in one.finditer(whole, len(plain))]
+        begin = _parting(asked, whole, one)
+        shown = asked.startswith(plain) and begin > len(plain) and ends and ends[-1] > begin
+        if not shown or whole[: ends[-1]] != text[: ends[-1]]:
+            raise Unusable(
+                f"{self._where} does not show where message {place}, which calls tools, begins and "
+                f"ends: {REMEDY}"
+            )
+        return begin, ends[-1]
 
     def _marked(self, chat: Conversation) -> WrittenChat:
         text, found = self._called(chat, chat.messages, return_assistant_tokens_mask=True)
@@ -109,18 +186,20 @@ class ChatTemplate:
         pieces: list[str],
         contents: list[str],
         special: Mapping[str, int],
+        *,
+        at_end: bool,
     ) -> tuple[Span, ...] | None:
         """Where the answers are, each with the end of its turn; None if the text lacks them."""
         whole = pieces[0] + "".join(a + b for a, b in zip(contents, pieces[1:], strict=False))
         if len(pieces) != len(contents) + 1 or whole != text:
             return None
         spans, place, prompt = list[Span](), 0, self._prompt(chat)
-        last = pieces[-1] if chat.answers[-1] == len(chat.messages) - 1 else ""
+        last = pieces[-1] if at_end else ""
         one, several = _any_of(tuple(special))
         run = several.search(last)
         turn_end = run[0] if run else ""
         for before, content, after in zip(pieces[:-1], contents, pieces[1:], strict=True):
-            begin = place + _end_of_prompt(before, prompt)
+            begin = place + _end_of_prompt(before, prompt, one)
             place += len(before) + len(content)
             first = one.search(after)
             if first is None:
@@ -167,16 +246,30 @@ def _any_of(names: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
     return re.compile(one), re.compile(f"(?:{one})+")
 
 
-def _end_of_prompt(before: str, prompt: str) -> int:
+def _parting(asked: str, whole: str, special: re.Pattern[str]) -> int:
+    """Where two texts part: at the end of the first one, or behind a part of it."""
+    ends = (end for end in _parts(asked, special) if whole.startswith(asked[:end]))
+    return max(ends, default=0)
+
+
+def _end_of_prompt(before: str, prompt: str, special: re.Pattern[str]) -> int:
     """Where an answer begins in the text before it: behind what is written to have one generated.
 
-    Some templates write more there, such as the begin of a thought; then as much as is the same.
+    Some templates write more there, such as the begin of a thought; then behind the parts of it
+    that the last turn has.
     """
-    for length in range(len(prompt), 0, -1):
-        at = before.rfind(prompt[:length])
-        if at >= 0:
-            return at + length
-    return len(before)
+    parts = (prompt[:end] for end in _parts(prompt, special))
+    ends = [at + len(part) for part in parts if (at := before.rfind(part)) >= 0]
+    return max(ends, default=len(before))
+
+
+def _parts(text: str, special: re.Pattern[str]) -> list[int]:
+    """The ends of a text's special tokens and lines, and its own.
+
+    Within a line texts that go on differently may begin with the same letters.
+    """
+    lines = (place + 1 for place, letter in enumerate(text) if letter == "\n")
+    return [*lines, *(found.end() for found in special.finditer(text)), *filter(None, [len(text)])]
 
 
 def kept_template(file: Path) -> ChatTemplate:

@@ -10,7 +10,7 @@ import numpy as np
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.held_out import warn_of_share
-from p2pswarm.data.rows import encoded, end_of, parts_of
+from p2pswarm.data.rows import begin_of, encoded, end_of, parts_of
 from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.samples.target_marks import marked_document
 from p2pswarm.data.sources import FoundFiles
@@ -26,7 +26,7 @@ def load_whole(
     sources: Sources, tokenizer: Tokenizer | None, *, cache: Path, seed: int, shape: tuple[int, int]
 ) -> Corpus:
     """The corpus of the sources, tokenised once into `cache`; `shape` is rows, sequence length."""
-    tokens = "bytes" if tokenizer is None else f"{tokenizer.digest} {tokenizer.end}"
+    tokens = "bytes" if tokenizer is None else tokenizer.mark
     settings = f"{RULE} {sources.settings} {tokens} {shape[1]}"
     documents = whole_documents(sources.documents(), tokenizer, shape[1] + 1)
     share = sources.train.held_out_share
@@ -59,12 +59,12 @@ def whole_documents(
     documents: Iterable[tuple[bool, bytes]], tokenizer: Tokenizer | None, capacity: int
 ) -> Iterator[PreparedDocument]:
     """Documents with the token that ends each; those longer than a row as several."""
-    end = end_of(tokenizer)
+    begin, end = begin_of(tokenizer), end_of(tokenizer)
     for held_out, document in documents:
-        tokens = np.concatenate([*encoded(list(parts_of(document)), tokenizer), end])
+        tokens = np.concatenate([begin, *encoded(list(parts_of(document)), tokenizer), end])
         text_bytes = len(document)
-        for begin in range(0, len(tokens), capacity):
-            piece = tokens[begin : begin + capacity]
+        for start in range(0, len(tokens), capacity):
+            piece = tokens[start : start + capacity]
             if len(piece) > 1:  # its first token is no target
                 marked = marked_document(piece, np.ones(len(piece), dtype=bool))
                 yield PreparedDocument(held_out, marked.astype(DTYPE).tobytes(), text_bytes)

@@ -223,8 +223,9 @@ class TrainedModel:
                     f"that the run wrote beside its weights, NAME.{TOKENIZER_FILE}, back there"
                 )
             return list(text or FIRST)
-        end = self.run.model.document_end
+        begin, end = self.run.model.document_begin, self.run.model.document_end
         tokens: list[int] = self.tokenizer.encode([text])[0].tolist()
+        tokens = tokens if begin < 0 else [begin, *tokens]
         if end >= 0 and (not tokens or self.run.model.documents == APART):
             return [end, *tokens]  # where documents are apart, each was seen to begin so
         tokens = tokens or self.tokenizer.encode([FIRST])[0].tolist()
@@ -264,7 +265,7 @@ def load_model(
             BaseMemory(run, numbers, blocks, CPU).fill()
         for name, parameter in named_parameters(numbers, blocks):
             _fill(parameter, file.get_tensor(name))
-    return TrainedModel(run, blocks, _tokenizer(path, run.model))
+    return TrainedModel(run, blocks, tokenizer_of_weights(path, run.model))
 
 
 def plain_run(run: RunConfig) -> RunConfig:
@@ -330,12 +331,11 @@ def opened_weights(
         ) from error
 
 
-def _tokenizer(weights: Path, model: ModelConfig) -> Tokenizer | None:
+def tokenizer_of_weights(weights: Path, model: ModelConfig) -> Tokenizer | None:
     """The tokenizer beside the weights, or in their folder; None if it is neither there."""
     if not model.tokenizer:
         return None
-    last = weights.with_stem(weights.stem.removesuffix(AVERAGE_ENDING))
-    beside = tokenizer_beside(weights), tokenizer_beside(last)  # the average has the same one
+    beside = (tokenizer_beside(name) for name in names_of_run(weights))
     for place in (*beside, weights.with_name(TOKENIZER_FILE)):
         if place.is_file():
             found = tokenizer_of_run(place, model.tokenizer, model.document_end)
@@ -346,6 +346,11 @@ def _tokenizer(weights: Path, model: ModelConfig) -> Tokenizer | None:
                 )
             return found
     return None
+
+
+def names_of_run(weights: Path) -> tuple[Path, Path]:
+    """The file itself, and the one of which it is the average: both have the same tokenizer."""
+    return weights, weights.with_stem(weights.stem.removesuffix(AVERAGE_ENDING))
 
 
 def _require_shape(parameter: nn.Parameter, shape: list[int], where: str) -> None:

@@ -275,8 +275,12 @@ def tokenised_run(run: RunConfig, tokenizer: Tokenizer) -> RunConfig:
         )
     if vocabulary == BYTE_TOKENS:
         vocabulary = max(tokenizer.size, BYTE_TOKENS)
-    end = -1 if tokenizer.end is None else tokenizer.end
+    begin, end = (-1 if token is None else token for token in (tokenizer.begin, tokenizer.end))
     named = dataclasses.replace(
-        model, vocabulary=vocabulary, tokenizer=tokenizer.digest, document_end=end
+        model,
+        vocabulary=vocabulary,
+        tokenizer=tokenizer.digest,
+        document_begin=begin,
+        document_end=end,
     )
     return dataclasses.replace(run, model=named)

@@ -144,8 +144,27 @@ def tokenizer_of(config: NodeConfig) -> Tokenizer | None:
     """The tokenizer of the settings, read or learnt; None for bytes."""
     if config.train.tokenizer == BYTES:
         return None
-    tokenizer = _found_tokenizer(config)
+    tokenizer = _beginning(_found_tokenizer(config), config)
     return tokenizer.reading_special() if config.train.special_tokens == "tokens" else tokenizer
+
+
+def _beginning(tokenizer: Tokenizer, config: NodeConfig) -> Tokenizer:
+    """The tokenizer with the token that documents begin with, as the settings say."""
+    how, begin = config.train.document_begin, tokenizer.own_begin
+    if how == "token" and begin is None:
+        raise Unusable(
+            'train.document_begin = "token": the tokenizer begins texts with no token: leave it out'
+        )
+    wanted = how == "token" or (how == "auto" and config.run.start == "pretrained")
+    if begin is None or not wanted:
+        return tokenizer
+    if how == "token":
+        return tokenizer.beginning_with(begin)
+    remark = (
+        f"documents of text begin with {tokenizer.written([begin])!r}, as the tokenizer begins "
+        'them: train.document_begin = "none" leaves it out'
+    )
+    return tokenizer.beginning_with(begin).with_remarks(remark)
 
 
 def _found_tokenizer(config: NodeConfig) -> Tokenizer:

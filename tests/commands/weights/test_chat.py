@@ -11,7 +11,7 @@ import torch
 from data.chats.chat_folders import make
 
 from p2pswarm.command_line import main
-from p2pswarm.data.chats.template import template_beside
+from p2pswarm.data.chats.template import kept_template, template_beside
 from p2pswarm.data.tokenizer import tokenizer_beside
 from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.reference import ReferenceTrainer
@@ -125,3 +125,19 @@ def test_weights_of_bytes_do_not_chat(weights: Path, tmp_path, capsys):
     assert main(["generate", str(path), "--chat", "hello"]) != 0
 
     assert "chats need a tokenizer" in capsys.readouterr().err
+
+
+def test_what_is_exported_writes_the_same_chats_in_the_library(weights: Path, tmp_path: Path):
+    transformers = pytest.importorskip("transformers")
+    out = tmp_path / "out"
+
+    assert main(["export", str(weights), str(out)]) == 0
+
+    library = transformers.AutoTokenizer.from_pretrained(out)
+    theirs = library.apply_chat_template(CHAT[:1], tokenize=False, add_generation_prompt=True)
+    assert theirs == kept_template(template_beside(weights)).prompt(CHAT[:1])
+    assert (library.bos_token, library.eos_token, library.pad_token) == (
+        "<s>",
+        "<|im_end|>",
+        "<|im_end|>",
+    )

@@ -1,16 +1,20 @@
 """An adapter leaves as PEFT's folder, or merged into the weights of its base."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 import torch
+from data.chats.chat_folders import make, read
 from models.families import family_run
 from safetensors.torch import load_file, save_file
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.command_line import main
 from p2pswarm.commands.weights.export_folder import export
+from p2pswarm.data.chats.template import read_template, template_beside
+from p2pswarm.data.tokenizer import read_tokenizer, tokenizer_beside
 from p2pswarm.models.adapters.adapter_folder import (
     CONFIG_FILE,
     PREFIX,
@@ -71,6 +75,23 @@ def test_the_folder_has_the_names_of_peft(trained, tmp_path) -> None:
     assert chosen == set(run.adapter.targets)
     assert config["fan_in_fan_out"] == ("gpt2" in run.model.family)
     assert "PeftModel" in (out / "README.md").read_text()
+
+
+def test_tokenizer_and_template_go_along(trained, tmp_path) -> None:
+    weights, base, run = trained
+    tokenizer, template = read(make(tmp_path / "tokenizer"))
+    model = dataclasses.replace(run.model, tokenizer=tokenizer.digest, document_end=4)
+    about = run_to_json(dataclasses.replace(run, model=model)).decode()
+    path, out = tmp_path / "weights.safetensors", tmp_path / "out"
+    save_file(load_file(weights), path, metadata={"run": about})
+    tokenizer_beside(path).write_text(tokenizer.text)
+    template_beside(path).write_text(template.as_json)
+
+    export(path, out, 100, base=str(base))
+
+    assert read_template(out, None).text == template.text
+    assert read_tokenizer(out).makes_tokens_as(tokenizer)
+    assert "tokenizer = AutoTokenizer" in (out / "README.md").read_text()
 
 
 def test_merged_weights_give_the_same_scores_in_the_library(trained, tmp_path) -> None:

@@ -224,6 +224,23 @@ def _first(model) -> int:
     return next(model.generate("Once", temperature=0))
 
 
+def test_a_prompt_begins_as_documents_did(token_weights: Path, monkeypatch):
+    model, seen = load_model(token_weights), []
+    begins = dataclasses.replace(model.run.model, document_begin=9)
+    model.run = dataclasses.replace(model.run, model=begins)
+    scores = model.scores
+
+    def watched(tokens_BT):  # noqa: N803
+        seen.append(tokens_BT[0].tolist())
+        return scores(tokens_BT)
+
+    monkeypatch.setattr(model, "scores", watched)
+    for prompt in ("Once", ""):
+        next(model.generate(prompt, temperature=0))
+
+    assert seen == [[9, *model.tokenizer.encode([b"Once"])[0].tolist()], [9]]
+
+
 def test_bits_a_byte_count_bytes_and_not_tokens(token_weights: Path, settings: str, capsys):
     assert main(["evaluate", str(token_weights), settings, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

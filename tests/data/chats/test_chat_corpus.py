@@ -74,6 +74,16 @@ def test_every_kind_of_file_has_the_same_documents_on_the_same_sides(tmp_path):
     assert sides == [held_out for held_out, *_ in found[0]]
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_columns_give_a_call_no_arguments_of_other_rows(tmp_path, name):
+    calls = [{"name": "add", "arguments": {"a": 1}}, {"name": "say", "arguments": {"b": "x"}}]
+    found = [{"messages": [{"role": "assistant", "tool_calls": [call]}]} for call in calls]
+
+    read_back = [row for _, row in rows_of(KINDS[name](tmp_path / name, found))]
+
+    assert [row["messages"][0]["tool_calls"][0] for row in read_back] == calls
+
+
 def test_what_is_trained_on_are_the_answers(tmp_path):
     source = source_of(lines(tmp_path / "a.jsonl", rows()), tmp_path / "tokenizer")
 

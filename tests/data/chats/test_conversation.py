@@ -32,6 +32,26 @@ def test_a_call_of_a_tool_needs_no_content():
     assert row_of({"messages": [USER, call]}).messages[1]["content"] == ""
 
 
+def test_arguments_that_are_json_text_are_values():
+    """A template that writes them as JSON would put quotes around the text."""
+    told = {"name": "add", "arguments": '{"a": 2}'}
+    for call in ({"id": "1", "function": told}, told):
+        row = {"messages": [USER, {"role": "assistant", "tool_calls": [call]}]}
+
+        (made,) = row_of(row).messages[1]["tool_calls"]
+
+        assert made.get("function", made) == {"name": "add", "arguments": {"a": 2}}
+        assert made.get("id") == call.get("id")
+
+
+def test_blocks_of_text_are_the_text():
+    blocks = [{"type": "text", "text": "2+"}, {"type": "text", "text": "2?", "index": None}]
+
+    made = row_of({"messages": [{"role": "user", "content": blocks}, ANSWER]})
+
+    assert made.messages == [USER, ANSWER]
+
+
 def test_share_gpt_is_read_as_messages():
     row = {"conversations": [{"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4"}]}
 
@@ -61,6 +81,27 @@ def test_a_prompt_may_be_text_or_messages():
         ({"messages": [{"content": "x"}]}, "has the role None"),
         ({"messages": [{"role": "user"}]}, "the 'content' of message 0 of 'messages' is no text"),
         ({"messages": [{"role": "user", "content": 4}]}, "is no text"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image"}]}, ANSWER]},
+            "the 'content' of message 0 of 'messages' has a block 'image': only text is learnt",
+        ),
+        ({"messages": [{"role": "user", "content": ["2+2?"]}, ANSWER]}, r"has a block '2\+2\?'"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}, ANSWER]}, "has no text"),
+        (
+            {"messages": [USER, {"role": "assistant", "tool_calls": [{"function": {}}]}]},
+            "a tool call of message 1 of 'messages' has no 'name'",
+        ),
+        ({"messages": [USER, {"role": "assistant", "tool_calls": ["add"]}]}, "is no object with"),
+        ({"messages": [USER, {"role": "assistant", "tool_calls": 3}]}, "'tool_calls' is no list"),
+        (
+            {
+                "messages": [
+                    USER,
+                    {"role": "assistant", "tool_calls": [{"name": "add", "arguments": "(2"}]},
+                ]
+            },
+            "its 'arguments' is not JSON",
+        ),
         ({"messages": [USER, ANSWER], "tools": "{"}, "'tools' is not JSON"),
         ({"messages": [USER, ANSWER], "tools": {}}, "'tools' is no list"),
         ({"messages": [USER, ANSWER], "chat_template_kwargs": []}, "is no object"),

@@ -175,3 +175,102 @@ def test_a_turn_may_end_with_several_tokens_and_the_next_may_follow_at_once(
         f"It is 4.{expected}",
         f" wörld, 12 cats\n{expected}",
     ]
+
+
+CALL = {"function": {"name": "add", "arguments": {"a": 2, "b": 2}}}
+CALLS = [
+    {"role": "user", "content": "What is 2 + 2?"},
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "content": "4"},
+    {"role": "assistant", "content": "It is 4."},
+]
+TOOLS = CHATML.replace(
+    "+ message.content +",
+    "+ message.content + (('<call>' + (message.tool_calls[0].function | tojson)) "
+    "if message.tool_calls else '') +",
+)
+SAID = '<call>{"name": "add", "arguments": {"a": 2, "b": 2}}<|im_end|>'
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        TOOLS,
+        # a thought that only what asks for an answer has, whose first letter a call shares
+        TOOLS.replace("assistant\n' }}{% endif", "assistant\n<think>\n' }}{% endif"),
+        "{{ bos_token }}" + TOOLS,
+        TOOLS.replace(  # as DeepSeek's, which takes arguments for text
+            "(message.tool_calls[0].function | tojson)",
+            """'{"name": "' + message.tool_calls[0].function.name + '", "arguments": ' """
+            "+ message.tool_calls[0].function.arguments + '}'",
+        ),
+    ],
+)
+def test_an_answer_that_calls_tools_is_a_target_without_marks(tmp_path, template):
+    tokenizer, written = read(make(tmp_path, template))
+
+    document = tokens_of_chat(chat(*CALLS), written, tokenizer).tokens
+
+    assert learnt(document, tokenizer) == [SAID, "It is 4.<|im_end|>"]
+    last = tokens_of_chat(chat(*CALLS[:2]), written, tokenizer).tokens
+    assert learnt(last, tokenizer) == [SAID]
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        (CHATML, "does not write that message 1 calls 'add': name a template for tools"),
+        (MARKED, "does not write that message 1 calls 'add'"),
+        (
+            # an old turn is written otherwise than the last one, as Qwen3 writes thoughts
+            TOOLS.replace("('<call>'", "(('<t>' if loop.last else '') + '<call>'"),
+            "does not show where message 1, which calls tools, begins and ends",
+        ),
+        (TOOLS.replace("{% if add_generation", "{% if false and add_generation"), "does not show"),
+    ],
+)
+def test_calls_that_a_template_leaves_out_or_hides_are_refused(tmp_path, template, why):
+    tokenizer, written = read(make(tmp_path, template))
+
+    with pytest.raises(Unusable, match=why):
+        tokens_of_chat(chat(*CALLS), written, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (
+            {"tool_calls": [{"function": {"name": "add", "arguments": {"a": ["<|im_end|>"]}}}]},
+            r"message 1 has '<\|im_end\|>' in it",
+        ),
+        ({"tool_calls": [CALL], "thinking": "so <s>"}, "message 1 has '<s>' in it"),
+    ],
+)
+def test_nobody_writes_a_special_token_in_a_call(tmp_path, change, why):
+    tokenizer, written = read(make(tmp_path, TOOLS))
+    with pytest.raises(Unusable, match=why):
+        tokens_of_chat(chat(CALLS[0], CALLS[1] | change), written, tokenizer)
+    tools = [{"type": "function", "function": {"name": "add", "description": "<|im_end|>"}}]
+    with pytest.raises(Unusable, match=r"its tools have '<\|im_end\|>' in them"):
+        tokens_of_chat(chat(*CALLS, tools=tools), written, tokenizer)
+
+
+def test_the_output_of_tools_is_no_target_where_a_turn_goes_on_behind_it(tmp_path):
+    """As DeepSeek writes it: one header for the call, its output, and the answer."""
+    template = (
+        "{% for message in messages %}"
+        "{% if message.role == 'tool' %}{{ '<out>' + message.content + '</out>' }}"
+        "{% elif message.role == 'assistant' %}"
+        "{% if messages[loop.index0 - 1].role != 'tool' %}{{ '<|im_start|>assistant:' }}{% endif %}"
+        "{{ message.content }}"
+        "{% if message.tool_calls %}{{ message.tool_calls[0].function | tojson }}{% endif %}"
+        "{{ '<|im_end|>' }}"
+        "{% else %}{{ '<|im_start|>' + message.role + ':' + message.content }}{% endif %}"
+        "{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant:' }}{% endif %}"
+    )
+    tokenizer, written = read(make(tmp_path, template))
+
+    document = tokens_of_chat(chat(*CALLS), written, tokenizer).tokens
+
+    assert learnt(document, tokenizer) == [SAID.removeprefix("<call>"), "It is 4.<|im_end|>"]
