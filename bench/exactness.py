@@ -38,7 +38,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -297,9 +297,11 @@ def train_on(
     return killer, ended.counts
 
 
-def train_plainly(run: Run, weights: Path, patience_s: float, device: str = "cpu") -> list[float]:
-    """The same in one process; the losses of the steps."""
-    flags = ["--weights", str(weights), "--device", device, "--rounded"]
+def train_plainly(
+    run: Run, weights: Path, patience_s: float, device: str = "cpu", more: Sequence[str] = ()
+) -> list[float]:
+    """The same in one process, with `more` flags; the losses of the steps."""
+    flags = ["--weights", str(weights), "--device", device, "--rounded", *more]
     if run.choice == "measured":
         flags += ["--chain", str(chain_of(run))]
     with plain(run, flags, patience_s) as nodes:

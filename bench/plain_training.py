@@ -62,12 +62,27 @@ def scored(corpus: PairCorpus, loop: ReferenceTrainer) -> PairCorpus:
     return dataclasses.replace(corpus, references=kept)
 
 
+def trained(config_file: Path, device: torch.device, *, rounded: bool) -> ReferenceTrainer:
+    """The loop of another run, at its end."""
+    config = settled(load(config_file))
+    run, batch, corpus = resolved(config.run), config.run.batch, read_corpus(config)
+    loop = ReferenceTrainer(run, device, rounded=rounded)
+    for step in range(run.steps):
+        numbers = range(step * batch.microbatches, (step + 1) * batch.microbatches)
+        microbatches = [corpus.microbatch(n) for n in numbers]
+        loop.add_all([torch.from_numpy(each) for each in microbatches])
+        targets = sum(map(targets_in, microbatches)) if batch.marked else None
+        loop.commit(learning_rate(run, step), targets)
+    return loop
+
+
 def main() -> None:
     """Train to the last step."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--weights", type=Path, help="written at the end")
+    parser.add_argument("--former", type=Path, help="a run that is trained before, and begun from")
     parser.add_argument("--chain", type=Path, help="the run's records, which choose its codecs")
     parser.add_argument("--rounded", action="store_true", help="as the run's codecs round")
     options = parser.parse_args()
@@ -77,6 +92,8 @@ def main() -> None:
     device = torch.device(options.device)
     codecs = codecs_in(options.chain, run) if options.chain else lambda _step: ()
     loop = ReferenceTrainer(run, device, rounded=options.rounded, codecs=codecs)
+    if options.former:
+        loop.begin_from(trained(options.former, device, rounded=options.rounded))
     if run.objective.refers:
         assert isinstance(corpus, PairCorpus), "the objective takes pairs"
         corpus = scored(corpus, loop)

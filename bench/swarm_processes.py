@@ -106,6 +106,8 @@ class Run:
     choice: str = "fixed"
     """measured: the coordinator chooses of the whole ladder, also before the last stage."""
     start: str = "random"
+    begin_from: str = ""
+    """A checkpoint whose weights and moments it begins with."""
     checkpoints: str = ""
     """Where one is written at the end of a run; empty: none is."""
     objective: str = "tokens"
@@ -147,6 +149,7 @@ data = {text(str(self.data))}
 suffixes = {text([".py"] if self.data.is_dir() else [])}
 progress = "json"
 weights = {text(self.weights)}
+begin_from = {text(self.begin_from)}
 [run]
 name = {text(self.name)}
 stages = {self.stages}

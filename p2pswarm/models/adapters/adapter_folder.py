@@ -134,6 +134,9 @@ def adapter_settings(folder: Path) -> AdapterConfig:
     for key, plain in PLAIN.items():
         if found.get(key) not in (None, plain):
             raise Unusable(f"{folder / CONFIG_FILE}: {key} is not known here: train another")
+    for key, value in found.items():
+        if key.startswith("use_") and value and key != "use_rslora":
+            raise Unusable(f"{folder / CONFIG_FILE}: {key} is not known here: train another")
     if isinstance(found.get("init_lora_weights"), str) and found["init_lora_weights"] not in INITS:
         raise Unusable(
             f"{folder / CONFIG_FILE}: init_lora_weights {found['init_lora_weights']!r} has changed "

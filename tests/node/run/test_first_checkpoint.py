@@ -159,6 +159,7 @@ def test_an_adapter_that_is_not_of_the_run_is_a_line(tmp_path):
     refused("peft_type is not LORA", unfilled, peft_type="IA3")
     refused("bias is not known here", unfilled, bias="all")
     refused("use_dora is not known here", unfilled, use_dora=True)
+    refused("use_qalora is not known here", unfilled, use_qalora=True)
     refused("'pissa' has changed the base", unfilled, init_lora_weights="pissa")
     refused(r"run\.adapter\.rank is a whole number from 1", unfilled, r=None)
     refused(r"run\.adapter\.rank is a whole number from 1 .* not 0", unfilled, r=0)
