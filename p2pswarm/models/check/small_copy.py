@@ -23,6 +23,7 @@ from p2pswarm.models.hf_model import BY_LAYER
 from p2pswarm.models.library.hf_library import LAYERS as LAYER_COUNTS
 from p2pswarm.models.library.hf_library import library_config, read_config
 from p2pswarm.settings.config import HF, ModelConfig, RunConfig
+from p2pswarm.settings.objective import ObjectiveConfig
 
 LAYERS, ROWS, TOKENS, VOCABULARY = 4, 2, 12, 64
 LARGE = 1_000_000  # parameters: a model of fewer is checked in a second as it is
@@ -120,7 +121,12 @@ def shrunken(run: RunConfig, devices: int = 1) -> RunConfig:
     )
     codecs = dataclasses.replace(run.codecs, averaging="raw")
     run = dataclasses.replace(
-        run, start="random", precision="full", weight_storage="full", codecs=codecs
+        run,
+        start="random",
+        precision="full",
+        weight_storage="full",
+        codecs=codecs,
+        objective=ObjectiveConfig(),  # the library's model has no other
     )
     batch = dataclasses.replace(run.batch, rows=ROWS, microbatches=1)
     if model.family == "gpt":

@@ -14,6 +14,7 @@ from p2pswarm.models.check.small_copy import HEADS, LARGE, parameter_count, shru
 from p2pswarm.models.library.hf_library import config_text
 from p2pswarm.models.registry import register
 from p2pswarm.settings.config import ModelConfig, RunConfig
+from p2pswarm.settings.objective import ObjectiveConfig
 
 LLAMA = {
     "model_type": "llama",
@@ -181,3 +182,9 @@ def test_a_copy_has_every_kind_of_layer_that_the_library_computes():
     run = RunConfig(model=ModelConfig(family="hf:jamba", config=text, vocabulary=256))
 
     assert json.loads(shrunken(run).model.config)["num_hidden_layers"] == 6
+
+
+def test_a_small_copy_is_judged_by_tokens_as_the_librarys_model_is():
+    run = RunConfig(objective=ObjectiveConfig(name="dpo"))
+
+    assert shrunken(run).objective == ObjectiveConfig()
