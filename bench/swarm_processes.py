@@ -113,6 +113,7 @@ class Run:
     base: str = "full"
     """How frozen weights are kept."""
     weights: str = ""
+    tokenizer: str = "bytes"
     strangers: str = "lead"
     """What peers may do that the owner has not invited: "compute" in an open run."""
     emulated: bool = False
@@ -144,6 +145,7 @@ class Run:
 [train]
 data = {text(str(self.data))}
 suffixes = {text([".py"] if self.data.is_dir() else [])}
+tokenizer = {text(self.tokenizer)}
 progress = "json"
 weights = {text(self.weights)}
 [run]

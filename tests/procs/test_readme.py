@@ -122,7 +122,7 @@ def clone(tmp_path: Path) -> Path:
 @pytest.fixture
 def run_file(tmp_path: Path) -> Path:
     """README's settings of a run."""
-    (text,) = (text for language, text in BLOCKS if language == "toml")
+    (text,) = (text for language, text in BLOCKS if text.startswith("# run.toml"))
     path = tmp_path / "run.toml"
     path.write_text(text)
     return path
