@@ -205,6 +205,8 @@ class Killer:
     trainers_due: list[int] = field(default_factory=list)
     """Steps after which the coordinator is to be killed, in order."""
     step_s: float = 0.0
+    steps: list[Stepped] = field(default_factory=list)
+    """What was told of each."""
     _ended_s: float = 0.0
 
     def told(self, event: Event) -> None:
@@ -213,6 +215,7 @@ class Killer:
             self.peers = event.peers
         if not isinstance(event, Stepped):
             return
+        self.steps.append(event)
         self.step_s, self._ended_s = event.seconds - self._ended_s, event.seconds
         if self.due and event.step >= self.due[0] and self._complete():
             del self.due[0]

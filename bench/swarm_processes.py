@@ -116,6 +116,7 @@ class Run:
     base: str = "full"
     """How frozen weights are kept."""
     weights: str = ""
+    tokenizer: str = "bytes"
     strangers: str = "lead"
     """What peers may do that the owner has not invited: "compute" in an open run."""
     emulated: bool = False
@@ -147,6 +148,7 @@ class Run:
 [train]
 data = {text(str(self.data))}
 suffixes = {text([".py"] if self.data.is_dir() else [])}
+tokenizer = {text(self.tokenizer)}
 progress = "json"
 weights = {text(self.weights)}
 begin_from = {text(self.begin_from)}

@@ -17,6 +17,7 @@ from p2pswarm.net.os.event_loop import run as run_loop
 from p2pswarm.node.progress.output import output, write_line
 from p2pswarm.node.roles import role_module
 from p2pswarm.progress.events import Ended
+from p2pswarm.settings.config import HF, ModelConfig
 from p2pswarm.settings.node_config import ServeConfig
 from p2pswarm.settings.parser import from_values
 from p2pswarm.settings.train_config import TrainConfig
@@ -81,14 +82,27 @@ async def _train_alone(
 ) -> Ended:
     """Train with the servers in this process."""
     servers = run.config.stages * run.config.min_replicas
+    pretrained = _place_of(run.config.model)
     async with Node(listen=LOOPBACK) as node, AsyncExitStack() as nodes:
         bootstrap = [str(node.contact.address)]
         async with asyncio.TaskGroup() as tasks:
             for _ in range(servers):
                 own = Node(bootstrap=bootstrap, listen=LOOPBACK)
-                server = Server(await nodes.enter_async_context(own), run=run.name, device=device)
+                server = Server(
+                    await nodes.enter_async_context(own),
+                    run=run.name,
+                    device=device,
+                    pretrained=pretrained,
+                )
                 tasks.create_task(server.serve())
             return await _train_on(node, run, make, weights, progress)
+
+
+def _place_of(model: ModelConfig) -> str | Path:
+    """The files of a model of `transformers`, which the caller has named; empty for others."""
+    if model.folder is not None and model.folder.is_dir():
+        return model.folder
+    return f"{HF}{model.hub}" if model.hub else ""
 
 
 async def _train_with(

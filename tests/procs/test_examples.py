@@ -14,6 +14,12 @@ SAID = {
         "nats a target: 5.",
         "1+2=3",
     ],
+    "chat_adapter": [
+        "training begins: 25,088 parameters",
+        "held-out loss 5.",
+        "\n 3 x fork\n",
+        "adapter: 1",
+    ],
     "closed_run": [
         "anna gets p2pswarm-invite-...",
         "all steps are done; the uninvited served None",
@@ -54,8 +60,8 @@ SAID = {
         "40 + 2000 is not sent: Add.b: expected an int in -1000..1000",
     ],
 }
-LINES_MAX = 40
-MODEL_LIBRARIES = ("torch", "transformers", "safetensors")
+LINES_MAX = 48
+MODEL_LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors")
 EACH = pytest.mark.parametrize("name", sorted(SAID))
 CORE = {"server_and_trainer", "three_node_dht", "typed_messages"}
 """Of what the others show, other tests have the core."""

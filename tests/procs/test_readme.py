@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from p2pswarm.command_line import make_parser
+from p2pswarm.settings.parser import load
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -122,7 +123,7 @@ def clone(tmp_path: Path) -> Path:
 @pytest.fixture
 def run_file(tmp_path: Path) -> Path:
     """README's settings of a run."""
-    (text,) = (text for language, text in BLOCKS if language == "toml")
+    (text,) = (text for language, text in BLOCKS if text.startswith("# run.toml"))
     path = tmp_path / "run.toml"
     path.write_text(text)
     return path
@@ -297,6 +298,16 @@ def help_of(capsys, *command: str) -> str:
 def flags_of(capsys, command: str) -> set[str]:
     """The flags that a command's help explains."""
     return set(re.findall(r"^  (--[a-z-]+)", help_of(capsys, command), re.MULTILINE))
+
+
+def test_the_settings_of_a_fine_tune_are_read(tmp_path):
+    (text,) = (text for language, text in BLOCKS if language == "toml" and "adapter" in text)
+    (tmp_path / "run.toml").write_text(text)
+
+    run = load(tmp_path / "run.toml").run
+
+    assert (run.adapter.rank, run.base, run.start) == (16, "nf4", "pretrained")
+    assert run.model.hub == "Qwen/Qwen3-32B"
 
 
 def test_the_tables_have_every_flag_and_no_other(capsys):

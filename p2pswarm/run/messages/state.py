@@ -37,7 +37,7 @@ class FetchSaved(Message):
     stage: Stage
 
 
-@message(138)
+@message(140)
 @dataclass(frozen=True, slots=True)
 class FetchBase(Message):
     """Opens the stream on which a newcomer asks for the frozen weights of a stage.
