@@ -301,13 +301,17 @@ def library_config(model: ModelConfig) -> Any:
     return config
 
 
-@lru_cache(maxsize=WHOLE_KEPT)
 def whole_model(model: ModelConfig, attention: str | None = None) -> nn.Module:
     """The whole model on the meta device, with two tensors where it is tied; do not change it.
 
     `attention`: by the name that the library was told of it; None: as the library chooses.
     `was_tied`: its config says that embedding and head are one; `is_tied`: the settings, too.
     """
+    return _whole_model(model, attention)  # by place: a default and its value are one model
+
+
+@lru_cache(maxsize=WHOLE_KEPT)
+def _whole_model(model: ModelConfig, attention: str | None) -> nn.Module:
     config = library_config(model)
     tied = bool(getattr(config, "tie_word_embeddings", False))
     if tied and model.tie is None:
