@@ -1,17 +1,28 @@
-"""Attention by document against a dense mask, on one device.
+"""Attention by document against a dense mask; devices that share the tokens of a row.
 
-    PYTHONPATH=. python bench/context.py --devices 1 [--json FILE]
+    PYTHONPATH=. python bench/context.py --devices N [--json FILE]
 
-16 documents of 512 tokens lie in one row of 8,192. Both ways compute the same numbers, forward and
-backward, in turn, in one run: the time is the median of the pairs' ratios. The memory is the peak
-of a process of its own for each way, above what it had with the tensors that both are given. The
-difference is the largest of a gradient, in float64, relative to the largest number there.
+With one device, 16 documents of 512 tokens lie in one row of 8,192. Both ways compute the same
+numbers, forward and backward, in turn, in one run: the time is the median of the pairs' ratios. The
+memory is the peak of a process of its own for each way, above what it had with the tensors that
+both are given. The difference is the largest of values and gradients, in float64, relative to the
+largest number there.
+
+With several, which are processes on the CPU, the difference is that of the loss and of a
+microbatch's gradient, in float64, between `serve.parallel = "context"` and one process: one
+document is split, and others are whole. Times are of the plan's own model of a layer, of an 8B
+model on cards of PCIe 4, over the ideal, where all devices are equal and nothing is exchanged: of
+the plan, and of zig-zag over the whole row, where every device gets all keys. They are means of 40
+rows of each of four kinds of log-normal lengths. `plan_ms` is the processor's time for a row's
+plan, the 99th of a hundred.
 """
 # ruff: noqa: D102, N803, N806  `TokenGroup` documents methods; shapes are written at the end of names
 
 import argparse
 import json
+import math
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -24,9 +35,22 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 from p2pswarm.models.attention.document_attention import WHOLE_ROWS, AttentionRule
+from p2pswarm.models.compute.base import BackwardSpec
+from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.document_positions import beside
 from p2pswarm.models.gpt import Layer
-from p2pswarm.settings.config import ModelConfig
+from p2pswarm.server.devices.group_stage import group_engine
+from p2pswarm.server.devices.microbatch_part import BACKWARD, RECEIVED_PRODUCTS
+from p2pswarm.server.devices.rank_processes import DeviceGroup
+from p2pswarm.server.devices.token_plan import (
+    TokenCosts,
+    cost_of,
+    ideal_cost,
+    plan_cost,
+    token_plan,
+)
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.settings.node_config import CONTEXT
 
 DOCUMENTS, LENGTH, HEADS, FEATURES = 16, 512, 4, 64
 EQUAL = (LENGTH,) * DOCUMENTS
@@ -149,6 +173,86 @@ def difference() -> float:
     return max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)
 
 
+ROWS_DRAWN = 40
+KINDS = ((800, 1.3, 32_768), (800, 1.3, 131_072), (4_000, 1.5, 32_768), (4_000, 1.5, 131_072))
+"""Median and deviation of the logarithm of documents' lengths, and the tokens of a row."""
+WIDTH, KEYS, HIDDEN = 4_096, 1_024, 14_336  # features of an 8B model: of a row, of keys, of the MLP
+TOKEN = 2 * WIDTH * WIDTH + 2 * WIDTH * KEYS + 3 * WIDTH * HIDDEN  # products of a forward
+LAYER = TokenCosts(pair=2 * WIDTH * BACKWARD / TOKEN, received=2 * KEYS * RECEIVED_PRODUCTS / TOKEN)
+SPEC = BackwardSpec(counting=True, returning=True)
+END = 7
+
+
+def zigzag_cost(lengths: Sequence[int], devices: int) -> float:
+    """The time of a row that is cut into equal parts, whatever its documents are."""
+    tokens, costs = sum(lengths), [0.0] * devices
+    for device, part in ((d, p) for d in range(devices) for p in (d, 2 * devices - 1 - d)):
+        low, high = (each * tokens // (2 * devices) for each in (part, part + 1))
+        begin = 0
+        for length in lengths:
+            start, stop = max(low, begin), min(high, begin + length)
+            if stop > start:
+                costs[device] += cost_of(start - begin, stop - begin, LAYER)
+            begin += length
+    return max(costs) + LAYER.received * (tokens - tokens / devices)
+
+
+def drawn_row(rng: random.Random, median: float, sigma: float, tokens: int) -> tuple[int, ...]:
+    lengths: list[int] = []
+    while (rest := tokens - sum(lengths)) > 0:
+        lengths.append(min(rest, max(1, int(rng.lognormvariate(math.log(median), sigma)))))
+    return tuple(lengths)
+
+
+def planned(devices: int) -> dict[str, float]:
+    """Times over the ideal."""
+    rng, ours, theirs, took_ms = random.Random(1), [], [], []
+    found = {}
+    for median, sigma, tokens in KINDS:
+        rows = [drawn_row(rng, median, sigma, tokens) for _ in range(ROWS_DRAWN)]
+        kind = []
+        for lengths in rows:
+            begun_s = time.process_time()
+            plan = token_plan(lengths, devices, LAYER)
+            took_ms.append(1e3 * (time.process_time() - begun_s))
+            ideal = ideal_cost(lengths, devices, LAYER)
+            kind.append(max(plan_cost(plan, lengths, LAYER)) / ideal)
+            theirs.append(zigzag_cost(lengths, devices) / ideal)
+        found[f"time_over_ideal_{median}_{tokens}"] = statistics.mean(kind)
+        ours += kind
+    found |= {
+        "time_over_ideal": statistics.mean(ours),
+        "zigzag_over_ideal": statistics.mean(theirs),
+    }
+    return found | {"plan_ms": statistics.quantiles(took_ms, n=100)[-1]}
+
+
+def shared_difference(devices: int) -> float:
+    """The largest of the loss and of a microbatch's gradient, between a context group and one."""
+    model = ModelConfig(
+        d_model=64, layers=2, heads=4, sequence_length=256, dtype="float64", documents="apart",
+        document_end=END,
+    )  # fmt: skip
+    run = RunConfig(stages=1, model=model, batch=BatchConfig(rows=2, microbatches=1))
+    generator = torch.Generator().manual_seed(1)
+    tokens_BS = torch.randint(END + 1, 256, (2, 257), generator=generator)
+    tokens_BS[:, [3, 200, 230]] = END
+    group = group_engine(run, 0, DeviceGroup(("cpu",) * devices, 1, parallel=CONTEXT))
+    alone = torch_engine(run, 0, torch.device("cpu"), 1 << 30)
+    worst, results = 0.0, []
+    for engine in (group, alone):
+        engine.weights.reset(draw=True)
+        loss = engine.stage.finish(tokens_BS, {}, SPEC).loss
+        results.append((loss, engine.weights.reduction()._sum_N.clone()))  # noqa: SLF001
+    (own, ours_N), (loss, theirs_N) = results
+    worst = abs(own - loss) / loss
+    return max(worst, ((ours_N - theirs_N).abs().max() / theirs_N.abs().max()).item())
+
+
+def several_devices(devices: int) -> dict[str, float]:
+    return {"difference": shared_difference(devices), **planned(devices)}
+
+
 def one_device() -> dict[str, float]:
     found = {"difference": difference()}
     for what in WHAT:
@@ -175,7 +279,7 @@ def main() -> None:
     if asked.peak:
         print(own_peak(*asked.peak))
         return
-    found = one_device()
+    found = one_device() if asked.devices == 1 else several_devices(asked.devices)
     text = json.dumps({name: float(f"{x:.3g}") for name, x in found.items()}, indent=1)
     print(text)
     if asked.json:

@@ -93,12 +93,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("families", nargs="*", help="of transformers; left out: only our own")
     parser.add_argument("--devices", default="cpu,cpu")
-    parser.add_argument("--parallel", choices=("rows", "tensor"), default="rows")
+    parser.add_argument("--parallel", choices=("rows", "tensor", "context"), default="rows")
     parser.add_argument("--dtype", choices=("float32", "float64"), help="of the families")
     options = parser.parse_args()
     torch.set_num_threads(1)
     devices = tuple(options.devices.split(","))
-    group = DeviceGroup(devices, 1, tensors=options.parallel == "tensor")
+    group = DeviceGroup(devices, 1, parallel=options.parallel)
     count = len(devices)
     heads = {"hidden_size": 16 * count, "num_attention_heads": 2 * count}
     unused = {"summary_first_dropout": 0.0, "classifier_dropout": 0.0}

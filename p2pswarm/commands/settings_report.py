@@ -10,7 +10,14 @@ from p2pswarm.data.sources import check_there, tokenizer_file
 from p2pswarm.run.schedule import delay_cost, learning_rate, warms_on
 from p2pswarm.settings.config import EMULATED, HF, RunConfig
 from p2pswarm.settings.limits import BYTES, trained_tokens
-from p2pswarm.settings.node_config import CheckpointConfig, NetworkConfig, NodeConfig, ServeConfig
+from p2pswarm.settings.node_config import (
+    CONTEXT,
+    TENSOR,
+    CheckpointConfig,
+    NetworkConfig,
+    NodeConfig,
+    ServeConfig,
+)
 from p2pswarm.settings.objective import SIMPO
 from p2pswarm.settings.train_config import TrainConfig
 
@@ -159,8 +166,9 @@ def _serve_rows(serve: ServeConfig) -> list[Row]:
     device = serve.device if serve.device != "auto" else "the GPU where there is one"
     if serve.device == EMULATED:
         device = f"none: a forward is emulated, {serve.emulated_forward_s:g} s long"
-    if serve.parallel == "tensor":
-        device += ", which share each tensor"
+    device += {TENSOR: ", which share each tensor", CONTEXT: ", which share each row's tokens"}.get(
+        serve.parallel, ""
+    )
     return [
         ("run", repr(serve.run) if serve.run else "the first that is found"),
         ("stage", _stage_text(serve)),

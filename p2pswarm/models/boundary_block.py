@@ -79,7 +79,7 @@ class BoundaryBlock(WholeBlock):
         bundle = {key: x for key, x in bundle.items() if key != TOKENS}
         if self.receiver is not None:
             bundle[LONE_KEY] = _alike(self.receiver, bundle[LONE_KEY], tokens_BT)
-        made = dict(bundle_of(inner(bundle[LONE_KEY] if first else bundle)))
+        made = dict(bundle_of(inner(bundle[LONE_KEY] if first and len(bundle) == 1 else bundle)))
         if self.sender is not None:
             made[LONE_KEY] = _alike(self.sender, made[LONE_KEY], tokens_BT)
         if self._place.passes_tokens and tokens_BT is not None:

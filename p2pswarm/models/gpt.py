@@ -99,6 +99,7 @@ class Layer(Block):
         super().__init__()
         width, hidden = model.d_model, MLP_RATIO * model.d_model
         self.layers, self.head_width = model.layers, width // model.heads
+        self.sequence_length = model.sequence_length
         self.cost = (4 + 2 * MLP_RATIO) * width**2 + 2 * width * model.sequence_length
 
         def matrix(rows: int, columns: int) -> nn.Parameter:
@@ -137,7 +138,9 @@ class Layer(Block):
         qkv = F.linear(group.enter(normed_BTD), self.qkv)
         qkv = qkv.view(rows, length, 3, -1, self.head_width)
         q_BHTK, k_BHTK, v_BHTK = qkv.permute(2, 0, 3, 1, 4)
-        cos_TK, sin_TK = self._angles(x_BTD, q_BHTK.shape[-1])
+        # some of a row's tokens may be here, at any places of it
+        places = length if position_BT is None else max(length, self.sequence_length)
+        cos_TK, sin_TK = self._angles(x_BTD, places, q_BHTK.shape[-1])
         if position_BT is not None:
             cos_TK, sin_TK = (angles[position_BT].unsqueeze(1) for angles in (cos_TK, sin_TK))
         q_BHTK, k_BHTK = (_rotate(x, cos_TK, sin_TK) for x in (q_BHTK, k_BHTK))
@@ -160,9 +163,8 @@ class Layer(Block):
         """What is added to a row, of the model's width."""
         return x if self.subspace is None else self.subspace.widened(x)
 
-    def _angles(self, x_BTD: Tensor, features: int) -> tuple[Tensor, Tensor]:
+    def _angles(self, x_BTD: Tensor, length: int, features: int) -> tuple[Tensor, Tensor]:
         """Cosine and sine of each position's rotation, made once for each length."""
-        length = x_BTD.shape[1]
         if self._rotary is None or self._rotary[0].shape[0] != length:
             place = torch.arange(length, dtype=torch.float64)
             pair = torch.arange(0, features, 2, dtype=torch.float64)

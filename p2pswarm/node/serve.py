@@ -69,7 +69,7 @@ from p2pswarm.server.leadership import Seeker
 from p2pswarm.server.member_session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.config import EMULATED, RunConfig
-from p2pswarm.settings.node_config import NetworkConfig, NodeConfig, ServeConfig
+from p2pswarm.settings.node_config import TENSOR, NetworkConfig, NodeConfig, ServeConfig
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.codecs.self_test import device_fault
 from p2pswarm.tensors.transfer import TensorTransfer
@@ -327,7 +327,7 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
             raise Unusable(PAIRS_ALONE)
         if serve.compiled:
             raise Unusable(COMPILED_ALONE)
-        if serve.parallel != "tensor":
+        if serve.parallel != TENSOR:
             check_rows(run)
         group = DeviceGroup(
             devices,
@@ -335,7 +335,7 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
             serve.packages,
             serve.graph_mib,
             by_block=serve.recompute == "block",
-            tensors=serve.parallel == "tensor",
+            parallel=serve.parallel,
         )
         return group_engine(run, stage, group)
     require_dtypes(run, device)

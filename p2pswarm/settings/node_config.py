@@ -13,6 +13,8 @@ from p2pswarm.settings.train_config import TrainConfig
 
 ROLES = ("auto", "bootstrap", "stage", "trainer")
 TARGET_CHARS_MAX = 1_000  # a checkpoint's target travels in a message
+ROWS, TENSOR, CONTEXT = "rows", "tensor", "context"
+"""What several devices share: `serve.parallel`."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 KEY_FILE = "identity.key"  # in the folder of `state`
 TARGETS_MAX = 16  # that one machine lets trainers name: more is a mistake
@@ -51,8 +53,9 @@ class ServeConfig:
     device: str = "auto"
     """A torch device such as cpu or cuda:0; auto: the GPU where there is one; several, as in
     cuda:0,cuda:1 or cuda:all: one server on all of them; emulated: none, in an emulated run."""
-    parallel: Annotated[str, OneOf("rows", "tensor")] = "rows"
-    """Several devices each compute some rows, or with a part of each tensor (docs/devices.md)."""
+    parallel: Annotated[str, OneOf(ROWS, TENSOR, CONTEXT)] = ROWS
+    """Several devices each compute some rows, or with a part of each tensor, or the tokens of some
+    documents and parts of long ones (docs/devices.md)."""
     emulated_forward_s: Annotated[float, Between(0.0, 3_600.0)] = 0.1
     """Emulated: what a forward of a microbatch takes; a backward takes twice as long."""
     threads: Annotated[int, Between(0, 1_024)] = 0
@@ -90,8 +93,11 @@ class ServeConfig:
             raise ValueError(
                 f"checkpoint_targets has at most {TARGETS_MAX} folders or URLs, and no empty one"
             )
-        if self.parallel == "tensor" and "," not in self.device and self.device != "cuda:all":
-            raise ValueError(f"parallel tensor is for several devices; device is {self.device}")
+        several = "," in self.device or self.device == "cuda:all"
+        if self.parallel != ROWS and not several:
+            raise ValueError(
+                f"parallel {self.parallel} is for several devices; device is {self.device}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

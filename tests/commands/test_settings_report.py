@@ -31,6 +31,7 @@ SETTINGS = {
     "a server of one stage": server(run="r", stage=1, device="cpu"),
     "a server that rehearses": server(device="emulated", emulated_forward_s=0.25),
     "a server whose devices share tensors": server(device="cuda:0,cuda:1", parallel="tensor"),
+    "a server whose devices share tokens": server(device="cuda:0,cuda:1", parallel="context"),
     "a trainer": trainer(
         TrainConfig(data=Path("text"), suffixes=(".md",), weights=None), run=RunConfig(steps=70)
     ),

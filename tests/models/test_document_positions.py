@@ -92,15 +92,18 @@ MARKED = dataclasses.replace(
 )
 
 
-def test_rows_that_tell_where_documents_begin_need_no_token_that_ends_them(blocks):
+@pytest.mark.parametrize("boundary", ["none", "projector"])
+def test_rows_that_tell_where_documents_begin_need_no_token_that_ends_them(boundary):
+    run = dataclasses.replace(MARKED, model=dataclasses.replace(MARKED.model, boundary=boundary))
+    blocks = ReferenceTrainer(run).flat.blocks
     one, two = [1, 2, END, 3, 4], [END, 5, END, 5, 1, 1]
     marked = torch.tensor([one + two])
     marked[0, [0, len(one)]] |= BEGIN | NO_TARGET
 
     with torch.no_grad():
-        packed = run_blocks(blocks, first_value(marked, MARKED.model))[0]
+        packed = run_blocks(blocks, first_value(marked, run.model))[0]
         alone = [
-            run_blocks(blocks, first_value(torch.tensor([each]), MARKED.model))[0]
+            run_blocks(blocks, first_value(torch.tensor([each]), run.model))[0]
             for each in (one, two)
         ]
 

@@ -18,6 +18,7 @@ from server.devices.harness import CPU, by_ranks
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.server.devices.plan_check import require_right_plan
+from p2pswarm.settings.node_config import TENSOR
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 ROW = re.compile(
@@ -90,7 +91,7 @@ def try_plan(name: str, rank: tuple[int, int]) -> str:
     said = ""
     for more in (doubled_heads(name), {}):
         try:
-            require_right_plan(tiny_run(name, **more), rank, CPU)
+            require_right_plan(tiny_run(name, **more), rank, CPU, TENSOR)
         except Unusable as error:
             said = str(error)
         except RuntimeError:  # the library's model itself cannot have such heads

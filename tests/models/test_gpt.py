@@ -101,7 +101,7 @@ def test_a_position_is_known_by_its_distance_alone():
     layer = loop.flat.blocks[1]
     x = torch.randn(1, 12, 16, generator=torch.Generator().manual_seed(1))
     alone = layer(x[:, 4:])
-    cos, sin = layer._angles(x, 8)
+    cos, sin = layer._angles(x, 12, 8)
     layer._rotary = (cos[4:], sin[4:])
 
     assert torch.allclose(layer(x[:, 4:]), alone, atol=1e-6)

@@ -392,10 +392,13 @@ def test_a_target_that_cannot_be_told_to_servers_is_refused(target):
 
 def test_tensors_are_shared_by_several_devices_only(written):
     for device in ("cuda:all", "cpu,cpu"):
-        text = f'[serve]\ndevice = "{device}"\nparallel = "tensor"'
-        assert settings.load(written(text)).serve.parallel == "tensor"
+        for parallel in ("tensor", "context"):
+            text = f'[serve]\ndevice = "{device}"\nparallel = "{parallel}"'
+            assert settings.load(written(text)).serve.parallel == parallel
 
     with pytest.raises(Unusable, match="parallel tensor is for several devices; device is auto"):
         settings.load(written('[serve]\nparallel = "tensor"'))
+    with pytest.raises(Unusable, match="parallel context is for several devices; device is cpu"):
+        settings.load(written('[serve]\ndevice = "cpu"\nparallel = "context"'))
     with pytest.raises(Unusable, match="parallel"):
         settings.load(written('[serve]\ndevice = "cpu,cpu"\nparallel = "columns"'))

@@ -97,7 +97,9 @@ def lengths_of(position_BT: Tensor) -> list[list[int]]:
     """The lengths of the documents of each row; one begins where a row does."""
     found: list[list[int]] | None = _lengths.get(position_BT)  # type: ignore[no-untyped-call]
     if found is None:
-        tokens = position_BT.shape[1]
+        rows, tokens = position_BT.shape
+        if position_BT.is_meta:  # it has no numbers, and any documents give the same shape
+            return [[tokens]] * rows
         begins = [row.nonzero().flatten().tolist() for row in (position_BT == 0).cpu()]
         found = [[b - a for a, b in pairwise(sorted({0, *row, tokens}))] for row in begins]
         _lengths[position_BT] = found
@@ -107,7 +109,7 @@ def lengths_of(position_BT: Tensor) -> list[list[int]]:
 def in_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors in the dtype that torch's autocast has attention computed in."""
     kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind):
+    if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
         return tensors
     return tuple(x.to(torch.get_autocast_dtype(kind)) for x in tensors)
 

@@ -27,12 +27,14 @@ from p2pswarm.models.compute.torch_stage import (
 )
 from p2pswarm.models.compute.torch_sums import TorchSums
 from p2pswarm.models.compute.torch_weights import TorchWeights
+from p2pswarm.server.devices.microbatch_part import require_tokens_apart
 from p2pswarm.server.devices.rank_commands import CommandDone, SharedPlace
 from p2pswarm.server.devices.rank_processes import DeviceGroup, Ranks
 from p2pswarm.server.devices.row_split import REMEDY, require_splittable
 from p2pswarm.server.devices.tensor_maps import close_all, shared_zeros
 from p2pswarm.server.devices.tensor_split import require_shareable
 from p2pswarm.settings.config import INT_GRID, RunConfig
+from p2pswarm.settings.node_config import CONTEXT, TENSOR
 from p2pswarm.settings.parser import run_to_json
 from p2pswarm.tensors.state_tree import PIECE_VALUES
 
@@ -228,8 +230,10 @@ def group_engine(
             "codecs.averaging int-grid rounds the gradient of a whole microbatch, and devices that "
             f"share a stage have parts of it: {REMEDY}, or set it to raw"
         )
-    if group.tensors:
+    if group.parallel == TENSOR:
         require_shareable(run, stage, len(group.devices))
+    elif group.parallel == CONTEXT:
+        require_tokens_apart(run, stage)
     else:
         require_splittable(run, stage)
     places: list[SharedPlace] = []  # until all ranks have mapped them

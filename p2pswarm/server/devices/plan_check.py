@@ -1,8 +1,9 @@
-"""The check that a model which devices share by tensors computes what it does alone.
+"""The check that a model which devices share by tensors, or by tokens, computes what it does alone.
 
 Each rank computes a small copy of the whole model (`models/check/small_copy.py`) in float64, by
 itself and with the others, on the same tokens. A plan that is wrong for a model gives another loss
-or another gradient of some parameter.
+or another gradient of some parameter. By tokens there is one document, which has to be split: so
+a layer that carries something along a row besides its attention is found.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
@@ -20,6 +21,7 @@ from p2pswarm.models.hf_model import BY_ROWS
 from p2pswarm.models.library.foreign_code import foreign
 from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
 from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.node_config import TENSOR
 from p2pswarm.tensors.flat_layout import FlatLayout
 
 TOLERANCE = 1e-5  # many families sum parts in float32; wrong plans gave 0.8 and more
@@ -30,19 +32,26 @@ def tries_plan(run: RunConfig) -> bool:
     return run.model.family != "gpt"
 
 
-def require_right_plan(run: RunConfig, rank: tuple[int, int], device: torch.device) -> None:
-    """Raise Unusable unless all ranks, which ask at once, give the gradients that one gives."""
-    small = dataclasses.replace(shrunken(run, rank[1]), stages=1, cut=())
+def require_right_plan(
+    run: RunConfig, rank: tuple[int, int], device: torch.device, parallel: str
+) -> None:
+    """Raise Unusable unless all ranks, which ask at once, give the gradients that one gives.
+
+    `parallel`: what they share, by the name of the setting.
+    """
+    if parallel == TENSOR:
+        small, shares = shrunken(run, rank[1]), "by tensors as its plan says"
+    else:
+        small, shares = _of_one_document(shrunken(run)), "by the tokens of a row"
+    small = dataclasses.replace(small, stages=1, cut=())
     tokens_BS = tokens_of(small)
     alone = ReferenceTrainer(small, device)
     loss = alone.add(tokens_BS, 0)
     flat = alone.flat
     shared = {"params": flat.params_N.detach(), "tokens": tokens_BS}
     shared["sum"] = torch.zeros_like(flat.sum_N)
-    with foreign(
-        f"the model {run.model.family} cannot be shared by tensors as its plan says", f": {BY_ROWS}"
-    ):
-        together = RankStage(small, 0, rank, device, shared, RankOptions(tensors=True))
+    with foreign(f"the model {run.model.family} cannot be shared {shares}", f": {BY_ROWS}"):
+        together = RankStage(small, 0, rank, device, shared, RankOptions(parallel=parallel))
         together.take_weights()
         told = together.last(differentiate=True)[0]
         together.settle(add=True)
@@ -55,9 +64,17 @@ def require_right_plan(run: RunConfig, rank: tuple[int, int], device: torch.devi
     found = Computed(mean, _by_name(flat.layout, shared["sum"]))
     _, problem = difference_of(expected, found, TOLERANCE)
     if problem:
-        raise Unusable(
-            f"the plan to share {run.model.family} by tensors is wrong: {problem}: {BY_ROWS}"
-        )
+        if parallel == TENSOR:
+            why = f"the plan to share {run.model.family} by tensors is wrong"
+        else:
+            why = f"{run.model.family} carries more along a row than attention knows"
+        raise Unusable(f"{why}: {problem}: {BY_ROWS}")
+
+
+def _of_one_document(run: RunConfig) -> RunConfig:
+    model = dataclasses.replace(run.model, documents="joined")
+    batch = dataclasses.replace(run.batch, rows=1, samples="drawn")
+    return dataclasses.replace(run, model=model, batch=batch)
 
 
 def _by_name(layout: FlatLayout, sum_N: Tensor) -> Gradients:

@@ -34,6 +34,7 @@ from p2pswarm.server.devices.rank_commands import (
 from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
 from p2pswarm.server.devices.tensor_maps import close_all, mapped
 from p2pswarm.settings.config import FORMER
+from p2pswarm.settings.node_config import ROWS
 from p2pswarm.settings.parser import run_from_json
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
@@ -95,9 +96,9 @@ def _begun(message: RankMessage) -> tuple[list[RankStage], int]:
     )
     run = run_from_json(message.run)
     rank = message.rank, count
-    options = RankOptions(message.by_block, message.tensors)
-    if message.tensors and tries_plan(run):
-        require_right_plan(run, rank, device)
+    options = RankOptions(message.by_block, message.parallel)
+    if message.parallel != ROWS and tries_plan(run):
+        require_right_plan(run, rank, device, message.parallel)
     states = [shared]
     if run.delay:
         former = FORMER.removesuffix(".")

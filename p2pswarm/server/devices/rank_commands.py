@@ -40,8 +40,8 @@ class Begin:
     """For graphs, on this device; 0: by what it has free. The answer says how many bytes."""
     by_block: bool
     """Make one block's graph at a time."""
-    tensors: bool
-    """Share tensors and not rows."""
+    parallel: str
+    """`serve.parallel`."""
     places: tuple[SharedPlace, ...]
 
 

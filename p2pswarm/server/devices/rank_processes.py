@@ -32,6 +32,7 @@ from p2pswarm.server.devices.rank_commands import (
     framed,
     read_message,
 )
+from p2pswarm.settings.node_config import ROWS
 
 MEMORY_REMEDY = (
     'set serve.recompute = "block" or lower serve.graph_mib here, or lower run.batch.rows, and '
@@ -54,8 +55,8 @@ class DeviceGroup:
     """For graphs, on each device; 0: by what it has free."""
     by_block: bool = False
     """Make one block's graph at a time."""
-    tensors: bool = False
-    """Share tensors and not rows."""
+    parallel: str = ROWS
+    """`serve.parallel`: what the devices share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Ranks:
         for device in group.devices:
             self._ranks.append(_started(device, group.threads, [p.descriptor for p in places]))
         devices, packages = group.devices, group.packages
-        options = group.graph_mib, group.by_block, group.tensors
+        options = group.graph_mib, group.by_block, group.parallel
         begins = [
             Begin(run, stage, rank, devices, meeting, packages, *options, tuple(places))
             for rank in range(len(devices))

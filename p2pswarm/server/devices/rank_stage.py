@@ -21,14 +21,22 @@ from p2pswarm.models.compute.autograd_graphs import block_made_again
 from p2pswarm.models.compute.base import Key
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import block_layout
-from p2pswarm.models.compute.tokens import first_value, ids_of, labels_of
+from p2pswarm.server.devices.microbatch_part import (
+    MicrobatchPart,
+    RowPart,
+    TokenPart,
+    with_positions,
+)
+from p2pswarm.server.devices.row_split import Rows, rows_of
 from p2pswarm.server.devices.stage_shards import RowShards, StageBlocks, StageShards, TensorShards
+from p2pswarm.server.devices.token_exchange import DeviceTokens
 from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.node_config import CONTEXT, ROWS, TENSOR
 
 
 @dataclass(slots=True)
 class _KeptRows:
-    """A rank's rows of one microbatch, between their forward and their backward."""
+    """A rank's part of one microbatch, between its forward and its backward."""
 
     tokens_bS: Tensor
     given: Bundle
@@ -41,8 +49,8 @@ class RankOptions:
 
     by_block: bool = False
     """Make one block's graph at a time (`models/compute/autograd_graphs.py`)."""
-    tensors: bool = False
-    """Share tensors instead of rows."""
+    parallel: str = ROWS
+    """`serve.parallel`."""
 
 
 class RankStage:
@@ -65,10 +73,22 @@ class RankStage:
         self._shared = shared
         self._device = device
         self._first = rank[0] == 0
-        self._of_step, self._model_config = run.share_of_token, run.model
+        self._of_step = run.share_of_token
         self._below, self._above = boundary_above(run, stage - 1), boundary_above(run, stage)
+        rows = rows_of(*rank, run.batch.rows)
+        all_rows = Rows(0, run.batch.rows, run.batch.rows)
+        self._part: MicrobatchPart = RowPart(
+            run, stage, all_rows if options.parallel == TENSOR else rows
+        )
         numbers = stage_blocks(run, stage)
+        if options.parallel == CONTEXT:
+            group = DeviceTokens()
+            self._part = TokenPart(run, stage, rank, group)
+            run = with_positions(run)
         blocks = bare_blocks(run, numbers, device)
+        for module in (each for block in blocks for each in block.modules()):
+            if options.parallel == CONTEXT and hasattr(module, "token_group"):
+                setattr(module, "token_group", group)  # noqa: B010  torch types attributes
         layout = block_layout(run, numbers, blocks)
         if options.by_block:
             for block in blocks:  # inside of what gathers its weights, which happens once
@@ -76,11 +96,12 @@ class RankStage:
         given = boundaries(run)[numbers.start : numbers.stop]
         self._model = StageBlocks(blocks, given, bf16=run.precision == "bf16", kind=device.type)
         self._shards: StageShards
-        if options.tensors:
+        if options.parallel == TENSOR:
             self._shards = TensorShards(run, rank, self._model, layout, device)
         else:
-            self._shards = RowShards(run, stage, rank, self._model, layout)
-        self._rows, self._parameters = self._shards.rows, self._shards.parameters
+            share = 1.0 if rows.counted or options.parallel == CONTEXT else 0.0
+            self._shards = RowShards(run, stage, rank, self._model, layout, share)
+        self._parameters = self._shards.parameters
         self._sums = [torch.zeros_like(self._shards.local(p)) for p in self._parameters]
         self._kept: dict[Key, _KeptRows] = {}
 
@@ -133,8 +154,9 @@ class RankStage:
         """The gradient of what was given, and of the weights, which waits."""
         kept = self._kept.pop(key)
         assert self._above is not None, "the last stage has a loss"
-        gradients = [self._part("gradient", name) for name in self._above.differentiable]
-        if not self._rows.counted:
+        self._part.begin(kept.tokens_bS)
+        gradients = [self._taken("gradient", name) for name in self._above.differentiable]
+        if not self._part.counts:
             gradients = [torch.zeros_like(x) for x in gradients]
         ends = kept.made if kept.made is not None else self._ends(self._gives(kept))
         return self._differentiate(ends, gradients, kept.given)
@@ -200,18 +222,14 @@ class RankStage:
 
     def _nats(self, tokens_bS: Tensor, given: Bundle) -> Tensor:
         made = self._run(tokens_bS, given)
-        return self._shards.nats(bundle_of(made)[LONE_KEY], labels_of(tokens_bS))
+        return self._shards.nats(bundle_of(made)[LONE_KEY], self._part.labels(tokens_bS))
 
     def _gives(self, kept: _KeptRows) -> Bundle:
         assert self._above is not None, "the last stage has a loss"
-        return self._above.ordered(self._run(kept.tokens_bS, kept.given))
+        return self._part.bundle(self._run(kept.tokens_bS, kept.given))
 
     def _run(self, tokens_bS: Tensor, given: Bundle) -> Value:
-        tokens_bT = tokens_bS[:, :-1]
-        if self._below is not None:
-            value = self._below.value(given, ids_of(tokens_bT))
-        else:
-            value = first_value(tokens_bT, self._model_config)
+        value = self._part.value(given, tokens_bS)
         made = cast("Value", self._model(value))
         self._shards.forget()
         return made
@@ -221,32 +239,34 @@ class RankStage:
         return [made[name] for name in self._above.differentiable]
 
     def _tokens(self) -> Tensor:
-        tokens_BS = self._shared["tokens"]
-        return tokens_BS[self._rows.start : self._rows.stop].to(self._device, copy=True)
+        """The tokens that lie there, of the microbatch that begins."""
+        tokens = self._part.tokens(self._shared["tokens"]).to(self._device, copy=True)
+        self._part.begin(tokens)
+        return tokens
 
     def _given(self) -> Bundle:
         """The rows of the bundle from below, as leaves of a graph."""
         if self._below is None:
             return {}
-        given = {each.key: self._part("given", each.key) for each in self._below.tensors}
+        given = {each.key: self._taken("given", each.key) for each in self._below.tensors}
         for name in self._below.differentiable:
             given[name].requires_grad_()
         return given
 
-    def _part(self, kind: str, name: str) -> Tensor:
-        """This rank's rows of a shared tensor, on the device."""
+    def _taken(self, kind: str, name: str) -> Tensor:
+        """This rank's part of a shared tensor, on the device."""
         whole = self._shared[f"{kind}.{name}"]
         split = self._shards.split_above if kind == "gradient" else self._shards.split_below
-        part = whole[self._rows.start : self._rows.stop] if name in split else whole
+        part = self._part.take(whole) if name in split else whole
         return part.to(self._device, copy=True)
 
     def _put(self, kind: str, bundle: Bundle, split: frozenset[str]) -> None:
-        """Write this rank's rows of a bundle; what belongs to no row is written by the first."""
+        """Write this rank's part of a bundle; what belongs to no row is written by the first."""
         for name, x in bundle.items():
             whole = self._shared[f"{kind}.{name}"]
-            if name in split and self._rows.counted:
-                whole[self._rows.start : self._rows.stop].copy_(x.detach())
-            elif name not in split and self._first:
+            if name in split:
+                self._part.put(whole, x.detach())
+            elif self._first:
                 whole.copy_(x.detach())
 
     def _gathered(self) -> set[int]:

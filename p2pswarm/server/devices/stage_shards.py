@@ -22,7 +22,7 @@ from p2pswarm.models.compute.precision import in_dtypes_of
 from p2pswarm.models.dropout import run_blocks
 from p2pswarm.models.formats.weight_formats import DTYPES
 from p2pswarm.models.losses.cross_entropy import nats_of
-from p2pswarm.server.devices.row_split import Rows, rows_of, split_keys
+from p2pswarm.server.devices.row_split import split_keys
 from p2pswarm.server.devices.tensor_blocks import DeviceTensors, shared_blocks
 from p2pswarm.server.devices.tensor_split import spans_of
 from p2pswarm.settings.config import RunConfig
@@ -59,16 +59,16 @@ class StageBlocks(nn.Module):
 
 
 class StageShards(Protocol):
-    """The rows and the parts of parameters of a rank.
+    """The parts of parameters of a rank, and its share of the loss.
 
-    By rows, torch's `fully_shard` cuts every parameter by its first dimension, gathers the weights
-    of a block when it is computed, and adds the gradients of all ranks up, so that each has its
-    shard of the sum over all rows. The losses of ranks' rows are sums over their targets, so the
-    sum is the gradient of the whole. By tensors, every rank computes all rows with its parts
-    of the parameters, and what is whole on all of them is told by the first.
+    By rows and by tokens, torch's `fully_shard` cuts every parameter by its first dimension,
+    gathers the weights of a block when it is computed, and adds the gradients of all ranks up, so
+    that each has its shard of the sum over all rows. The losses of ranks' rows or tokens are sums
+    over their targets, so the sum is the gradient of the whole. By tensors, every rank
+    computes all rows with its parts of the parameters, and what is whole on all of them is told by
+    the first.
     """
 
-    rows: Rows
     split_below: frozenset[str]
     """The tensors below the stage of which a rank has its rows; of others it has all."""
     split_above: frozenset[str]
@@ -104,7 +104,7 @@ class StageShards(Protocol):
 
 
 class RowShards:
-    """Implements `StageShards` by rows."""
+    """Implements `StageShards` by rows, and by tokens."""
 
     def __init__(
         self,
@@ -113,12 +113,12 @@ class RowShards:
         rank: tuple[int, int],
         model: StageBlocks,
         layout: FlatLayout,
+        share: float,
     ) -> None:
-        """`rank`: which of how many."""
+        """`rank`: which of how many. `share`: 0 if its rows are another's."""
         self._rank, self._ranks = rank
         self._layout = layout
-        self.rows = rows_of(self._rank, self._ranks, run.batch.rows)
-        self.gradient_share = self.loss_share = 1.0 if self.rows.counted else 0.0
+        self.gradient_share = self.loss_share = share
         self.split_below, self.split_above = split_keys(run, stage - 1), split_keys(run, stage)
         # shards have the model's dtype, in which their gradients are added up
         bind(list(model.blocks), layout, zero_buffer(layout, run.model.dtype, torch.device("cpu")))
@@ -167,7 +167,6 @@ class TensorShards:
         self._group = DeviceTensors(*rank)
         self._layout = layout
         self._vocabulary = model.features  # of the head, in the last stage
-        self.rows = Rows(0, run.batch.rows, run.batch.rows)
         self.loss_share = 0.0 if rank[0] else 1.0
         self._locals = shared_blocks(
             list(model.blocks), self._group, DTYPES[run.model.dtype], device

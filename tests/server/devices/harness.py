@@ -15,8 +15,10 @@ from procs.fork_server import ForkServer, environment
 from p2pswarm.models.compute.base import BackwardSpec, Engine
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.server.devices.microbatch_part import document_positions
 from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
 from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.node_config import TENSOR
 
 CPU = torch.device("cpu")
 ALL = BackwardSpec(counting=True, returning=True)
@@ -115,7 +117,7 @@ def rank_results(
         told = torch.tensor([0.0, *part.backward(key)], dtype=torch.float64)
     part.settle(add=True)
     part.give_sums()
-    if options.tensors:
+    if options.parallel == TENSOR:
         _require_alike(part)
     theirs += [flat.sum_N, torch.tensor(alone.stage.gradient_norm, dtype=torch.float64)]
 
@@ -144,6 +146,8 @@ def engine_alone(run: RunConfig, stage: int) -> tuple[Engine, dict[str, torch.Te
     chance = torch.Generator().manual_seed(1)
     shape = run.batch.rows, run.model.sequence_length + 1
     tokens = torch.randint(0, run.model.vocabulary, shape, generator=chance)
+    if run.model.document_end >= 0:  # documents of 5 tokens, all but one, and 1
+        tokens[:, [5, -2]] = run.model.document_end
     flat = alone.weights._flat
     shared = {"params": flat.params_N.detach().clone(), "tokens": tokens}
     shared["sum"] = torch.zeros_like(flat.sum_N)
@@ -154,7 +158,7 @@ def engine_alone(run: RunConfig, stage: int) -> tuple[Engine, dict[str, torch.Te
         for tensor in boundary.tensors if boundary else ():
             drawn = torch.randn(tensor.shape, generator=chance, dtype=torch.float64)
             if not tensor.differentiable:  # positions
-                drawn = torch.arange(tensor.shape[1]).expand(tensor.shape)
+                drawn = document_positions(run.model, tokens[:, :-1])
             for kind in kinds:
                 if tensor.differentiable or kind in {"given", "made"}:
                     made = drawn if kind in {"given", "gradient"} else torch.zeros_like(drawn)

@@ -18,10 +18,12 @@ from p2pswarm.server.devices import rank_processes
 from p2pswarm.server.devices.group_stage import group_engine
 from p2pswarm.server.devices.rank_processes import DeviceGroup
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
+from p2pswarm.settings.node_config import CONTEXT, TENSOR
 
 CPU = torch.device("cpu")
 TWO = DeviceGroup(("cpu", "cpu"), threads=1)
-SHARED = replace(TWO, tensors=True)
+SHARED = replace(TWO, parallel=TENSOR)
+BY_TOKENS = replace(TWO, parallel=CONTEXT)
 WAYS = pytest.mark.parametrize(
     "way",
     [pytest.param(TWO, id="rows", marks=pytest.mark.full), pytest.param(SHARED, id="tensors")],
@@ -49,7 +51,14 @@ def both(stage, run=None, group=TWO):
     return engines
 
 
-@pytest.fixture(scope="module", params=[TWO, SHARED], ids=["rows", "tensors"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(TWO, id="rows"),
+        pytest.param(SHARED, id="tensors"),
+        pytest.param(BY_TOKENS, id="tokens", marks=pytest.mark.full),
+    ],
+)
 def shared_group(request, forked_ranks):
     """The middle stage on two devices."""
     return group_engine(config(), 1, request.param)
@@ -328,7 +337,7 @@ def test_what_devices_cannot_share_is_refused_before_they_start():
         group_engine(config(), 1, replace(SHARED, devices=("cpu",) * 3))
 
 
-@pytest.mark.parametrize("group", [SHARED, replace(SHARED, tensors=False)])
+@pytest.mark.parametrize("group", [SHARED, TWO, BY_TOKENS])
 def test_sums_on_a_grid_are_refused_because_no_device_has_a_whole_gradient(group):
     run = replace(config(), codecs=CodecConfig(averaging="int-grid"))
 
