@@ -26,7 +26,7 @@ def saved(*kinds: str) -> tuple[SavedChain, Chain]:
 
 def manifest_of(head: bytes, step: int) -> SimpleNamespace:
     """What a checkpoint's manifest says of its chain."""
-    return SimpleNamespace(run=RUN, head=head, step=step, run_config=RunConfig)
+    return SimpleNamespace(run=RUN, head=head, step=step, run_config=RunConfig, origin=None)
 
 
 @pytest.mark.parametrize("kinds", ["ss", "ssv", "svsvv", "svvsv"])
