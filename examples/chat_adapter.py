@@ -17,7 +17,7 @@ TEMPLATE = """{% for m in messages %}[{{ m.role }}] {{ m.content }} [end] {% end
 {% if add_generation_prompt %}[assistant] {% endif %}"""
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 256}
 ADAPTER = {"rank": 8, "alpha": 32, "train": ["embed_tokens", "lm_head"]}
-HOW = {"batch": {"rows": 16, "microbatches": 1}, "optimizer": {"learning_rate": 2e-2}}
+ROWS, RATE = {"rows": 16, "microbatches": 1}, {"learning_rate": 2e-2}
 
 
 def publish(folder: str) -> None:
@@ -41,7 +41,15 @@ with tempfile.TemporaryDirectory() as name:
     rows = [{"messages": [{"role": r, "content": text} for r, text in each]} for each in said]
     Path(chats).write_text("\n".join(map(json.dumps, rows * 4)))
     model = {"family": f"hf:{base}", "sequence_length": 24}
-    run = ps.Run("orders", model=model, steps=40, start="pretrained", adapter=ADAPTER, **HOW)
+    run = ps.Run(
+        "orders",
+        model=model,
+        steps=40,
+        start="pretrained",
+        adapter=ADAPTER,
+        batch=ROWS,
+        optimizer=RATE,
+    )
     ps.train(run, ps.data.Tokenised(chats, base), weights=weights)
     main(["generate", weights, "--base", base, "--chat", "three fork", "--temperature", "0"])
     main(["export", weights, f"{name}/adapter", "--base", base])
