@@ -16,7 +16,7 @@ WORDS = ["[none]", "[user]", "[assistant]", "[end]", "x", *"12345", *NUMBERS, *T
 TEMPLATE = """{% for m in messages %}[{{ m.role }}] {{ m.content }} [end] {% endfor %}\
 {% if add_generation_prompt %}[assistant] {% endif %}"""
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 256}
-ADAPTER = {"rank": 8, "alpha": 32, "train": ["embed_tokens", "lm_head"]}
+LORA = {"rank": 8, "alpha": 32, "train": ["embed_tokens", "lm_head"]}
 ROWS, RATE = {"rows": 16, "microbatches": 1}, {"learning_rate": 2e-2}
 
 
@@ -42,13 +42,7 @@ with tempfile.TemporaryDirectory() as name:
     Path(chats).write_text("\n".join(map(json.dumps, rows * 4)))
     model = {"family": f"hf:{base}", "sequence_length": 24}
     run = ps.Run(
-        "orders",
-        model=model,
-        steps=40,
-        start="pretrained",
-        adapter=ADAPTER,
-        batch=ROWS,
-        optimizer=RATE,
+        "chat", model=model, steps=40, start="pretrained", adapter=LORA, batch=ROWS, optimizer=RATE
     )
     ps.train(run, ps.data.Tokenised(chats, base), weights=weights)
     main(["generate", weights, "--base", base, "--chat", "three fork", "--temperature", "0"])
