@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
-from transformers.utils.logging import disable_progress_bar
 
 import p2pswarm as ps
 from p2pswarm.command_line import main
@@ -32,7 +31,6 @@ def publish(folder: str) -> None:
     LlamaForCausalLM(config).save_pretrained(folder)
 
 
-disable_progress_bar()
 with tempfile.TemporaryDirectory() as name:
     base, chats, weights = (f"{name}/{each}" for each in ("base", "chats.jsonl", "w.safetensors"))
     publish(base)
