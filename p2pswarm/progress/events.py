@@ -257,6 +257,8 @@ def _read(kind: Any, value: Any) -> Any:
     """A value of the type `kind` from JSON, which has neither dataclasses nor tuples."""
     if typing.get_origin(kind) is tuple:
         return tuple(_read(typing.get_args(kind)[0], each) for each in value)
+    if type(None) in (given := typing.get_args(kind)):
+        return None if value is None else _read(given[0], value)
     if kind is float and type(value) is int:
         return float(value)
     if not dataclasses.is_dataclass(kind):

@@ -74,6 +74,7 @@ def assert_as_judged_anew(costs, plan):
 
 @settings(max_examples=examples(40), deadline=None)
 @given(plans())
+@pytest.mark.full
 def test_plan_costs_what_its_slowest_group_and_links_do(drawn):
     costs, device_sp, _ = drawn
 

@@ -171,6 +171,7 @@ def test_no_plan_is_under_the_bound_and_the_largest_flow_is_within_the_cuts(data
 
 @settings(max_examples=10, deadline=None)
 @given(st.data())
+@pytest.mark.full
 def test_search_finds_about_the_fastest_of_all_small_plans(data):
     some = data.draw(fleets(4))
     work = load(3)

@@ -133,6 +133,7 @@ def test_where_each_connection_carries_little_there_are_soon_sixteen():
     run(main(), SEED)
 
 
+@pytest.mark.full
 def test_where_two_connections_fill_the_road_there_are_two_again_after_a_look():
     async def main():
         async with linked(50 * MB, uplink=8 * MB) as (_, _, link, back):

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from p2pswarm.progress.events import Report
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
@@ -60,6 +62,7 @@ def played(codecs: CodecConfig, steps: int) -> ThrottledSwarm:
     return run(play(), SEED)
 
 
+@pytest.mark.full
 def test_throttled_links_have_the_codecs_that_they_need_within_twenty_steps():
     measured = played(MEASURED, SOON + LAST + 1)
     best = played(CodecConfig(activation="dither6", gradient="dither3"), THROTTLED + LAST + 3)

@@ -67,6 +67,7 @@ def test_a_server_that_dies_in_the_overlap_costs_no_step(step, seat):
 
 
 @pytest.mark.parametrize("death_every_s", core_of([2.0, 5.0], [2.0]))
+@pytest.mark.full
 def test_a_run_under_churn_ends_with_every_step(death_every_s):
     result, swarm = play(death_every_s=death_every_s, rebirth_s=1.0)
 
@@ -114,6 +115,7 @@ def test_a_server_whose_link_ends_comes_back_with_its_weights():
     assert steps_done(swarm) == list(range(STEPS))
 
 
+@pytest.mark.full
 def test_a_server_that_is_back_at_once_keeps_its_sums():
     result, swarm = play(Fault(FaultKind.REJOIN, 0.3, 0.2, (2,), step=2))
 

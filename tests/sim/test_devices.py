@@ -58,6 +58,7 @@ def test_devices_serve_the_stages_that_they_were_given_with_their_speeds():
     assert 2.0 < begun[3] / begun[2] < 4.5
 
 
+@pytest.mark.full
 def test_drift_changes_the_times_and_loses_nothing():
     def seconds(drift: float) -> float:
         devices = tuple(SimDevice(drift=drift) for _ in range(6))
@@ -119,6 +120,7 @@ def test_stages_have_the_shares_that_the_cost_gives_them():
     assert [cost.of(stage).state_bytes for stage in (0, 1)] == [50, 150]
 
 
+@pytest.mark.full
 def test_bytes_that_stand_for_more_take_as_long_as_all_of_them():
     def seconds(scale: float, d_model: int) -> float:
         model = ModelConfig(d_model=d_model, layers=4, heads=4, sequence_length=128)

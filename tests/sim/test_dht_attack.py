@@ -67,6 +67,7 @@ def test_a_small_swarm_finds_what_more_ids_than_it_has_peers_stand_next_to(groun
     assert good >= gets - 1
 
 
+@pytest.mark.full
 def test_200_ids_of_one_network_next_to_a_key_hide_it_from_nobody():
     config = AttackConfig(nodes=300, hostile=0.0, ground=200, ground_nets=1, seed=SEED)
 
@@ -85,6 +86,7 @@ def test_200_ids_of_as_many_networks_next_to_a_key_do_not_eclipse_the_peers_arou
     assert good >= gets - 1
 
 
+@pytest.mark.full
 def test_200_ids_scattered_around_a_key_do_not_hide_it():
     """They look nearly as chance does to who knows few of them, so no crowd need be seen."""
     gets = good = 0

@@ -74,6 +74,7 @@ def test_the_same_seed_gives_the_same_digest(nodes, values):
     assert first == again
 
 
+@pytest.mark.full
 def test_values_survive_when_half_of_all_nodes_leave():
     """Of eight replicas one is left almost always, and found, before anybody republishes."""
 
@@ -154,6 +155,7 @@ def test_two_halves_that_started_apart_become_one():
     run(main(), SEED)
 
 
+@pytest.mark.full
 def test_halves_that_parted_later_become_one_through_a_seed_at_random():
     """Long after the start one seed at random is greeted every five minutes."""
 
@@ -180,6 +182,7 @@ def test_halves_that_parted_later_become_one_through_a_seed_at_random():
 
 
 @pytest.mark.parametrize("nodes", core_of([250, 500], [250]))
+@pytest.mark.full
 def test_a_fifth_of_liars_hides_no_value(nodes: int):
     """They know nobody but each other, and what they have is forged."""
 
@@ -214,6 +217,7 @@ def lie(world: DhtWorld, number: int, ring: PeerList) -> None:
 
 
 @pytest.mark.parametrize("nodes", core_of([500, 1000], [500]))
+@pytest.mark.full
 def test_gets_that_must_dial_are_carried_over_links_that_are_up(nodes: int):
     """With two round trips for each new link, a get still takes less than five in the median."""
 

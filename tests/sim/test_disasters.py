@@ -85,6 +85,7 @@ def test_run_goes_on_when_half_of_the_swarm_or_all_but_one_a_stage_die_at_once(l
     assert sum(machine.died_s is None for machine in swarm.machines) == left * STAGES
 
 
+@pytest.mark.full
 def test_newcomers_take_over_from_one_server_a_stage_that_then_leaves():
     swarm = swarm_of(steps=12)
 

@@ -129,6 +129,7 @@ def test_a_member_that_is_stopped_for_longer_than_its_record_lives_comes_back():
     play(20, main)
 
 
+@pytest.mark.full
 def test_a_liar_keeps_nobody_from_anybody_and_floods_no_memory():
     """It answers with nothing, keeps the dead young, brings hundreds of invented peers, and asks
     as often as it can."""

@@ -102,7 +102,8 @@ def test_merged_weights_give_the_same_scores_in_the_library(trained, tmp_path) -
     theirs = library().AutoModelForCausalLM.from_pretrained(out)
     with torch.no_grad():
         scores = theirs(input_ids=TOKENS_BT).logits
-    torch.testing.assert_close(scores, load_model(weights, base=base).scores(TOKENS_BT))
+    ours = load_model(weights, base=base).scores(TOKENS_BT)
+    torch.testing.assert_close(scores, ours, atol=1e-4, rtol=0.0)  # sums in another order
 
 
 def test_rounding_says_what_it_loses(trained, tmp_path, caplog) -> None:

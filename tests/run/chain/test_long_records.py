@@ -194,7 +194,9 @@ def test_a_checkpoints_file_of_them_is_proved():
     data = saved.records(saved.mark())
     assert data is not None
 
-    manifest = SimpleNamespace(run=RUN, head=chain.head.digest, step=2, run_config=RunConfig)
+    manifest = SimpleNamespace(
+        run=RUN, head=chain.head.digest, step=2, run_config=RunConfig, origin=None
+    )
     parts = [data[at : at + 50_000] for at in range(0, len(data), 50_000)]
     assert check_records(parts, manifest).startswith("2 records lead from step 0 to step 2")
     with pytest.raises(BadCheckpoint):
