@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from p2pswarm.tensors.flat_layout import FlatLayout
@@ -12,6 +12,13 @@ PIECE_BYTES = 8 << 20  # as much as a reader holds in memory, if the file is not
 PIECES_MAX = 1024  # 32 KiB of digests: they fit one message, and a line of the manifest
 PIECE_BYTES_MAX = 1 << 30  # a file of 1 TiB
 DIGEST_BYTES = 32
+ZEROS = bytes(1 << 20)
+
+
+def zeros(nbytes: int) -> Iterator[bytes]:
+    """So many bytes of zeros, in parts: a gap may be as large as a state."""
+    for left in range(nbytes, 0, -len(ZEROS)):
+        yield ZEROS[:left]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterable, Iterator
 from p2pswarm.base.errors import OtherCheckpoint
 from p2pswarm.checkpoint.catalogue import Checkpoint
 from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest, SavedStage
+from p2pswarm.checkpoint.digests import zeros
 from p2pswarm.checkpoint.stage_file import PieceReader, TensorInFile, base_in, block_of
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.settings.config import AVERAGE, FACTOR, FORMER, STATE_KINDS, RunConfig
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, FlatTensor
 
-ZEROS = bytes(1 << 20)
 FACTORS = "exp_avg."  # where a state has its warm factors
 GATHER_BYTES = 256 << 10  # a hundred small parameters, and the gaps beside them
 
@@ -57,17 +57,17 @@ def _state_parts(
     for kind, dtype in zip(layout.kinds, layout.dtypes, strict=True):
         at, item_bytes = 0, ITEM_BYTES[dtype]
         for tensor in layout.tensors:
-            yield from _zeros((tensor.start - at) * item_bytes)
+            yield from zeros((tensor.start - at) * item_bytes)
             source = kind if kind in taken else _first_kind(kind, tensor)
             if source is None:
-                yield from _zeros((tensor.stop - tensor.start) * item_bytes)
+                yield from zeros((tensor.stop - tensor.start) * item_bytes)
             else:
                 known = layout.dtypes[layout.kinds.index(source)]
                 reader, place = files.find(source, tensor, known)
                 parts = reader.read(place.offset, place.nbytes)
                 yield from parts if known == dtype else _widened(parts, known, dtype)
             at = tensor.stop
-        yield from _zeros((layout.length - at) * item_bytes)
+        yield from zeros((layout.length - at) * item_bytes)
 
 
 def _first_kind(kind: str, tensor: FlatTensor) -> str | None:
@@ -100,12 +100,6 @@ def taken_kinds(there: RunConfig, origin: RunOrigin) -> Collection[str]:
     if origin.fresh:
         return ("",)
     return tuple(there.state) if origin.anew else STATE_KINDS
-
-
-def _zeros(nbytes: int) -> Iterator[bytes]:
-    while nbytes > 0:
-        yield ZEROS[:nbytes]
-        nbytes -= len(ZEROS)
 
 
 def base_roots(checkpoint: Checkpoint, blocks: range) -> tuple[bytes, ...]:

@@ -357,3 +357,14 @@ def require_writable(store: CheckpointStore, writer: str) -> None:
             f"checkpoint.target: {store.place} cannot be written: {error.strerror or error}: name "
             "another target, or mend it"
         ) from error
+
+
+def keep_beside(store: CheckpointStore, name: str, data: bytes) -> None:
+    """Write a file beside checkpoints unless it is there; its name says what is in it. OSError."""
+    try:
+        if name not in store.entries():
+            file = store.create(name, len(data))
+            file.write(data)
+            file.commit()
+    except FileExistsError:
+        return  # another trainer of the run was faster

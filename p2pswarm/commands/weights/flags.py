@@ -6,7 +6,7 @@ Errors:  Unusable for weights, text or a folder that cannot be used.
 import argparse
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from p2pswarm.commands.arguments import (
     say_beside,
     whole,
 )
+from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.parser import load
 
 CHECK_TEXT = (
@@ -213,11 +214,7 @@ def _add_evaluate(commands: Commands) -> None:
 
 
 def _evaluate(flags: argparse.Namespace) -> int:
-    config = load(flags.settings, flags.changes)
-    if not config.train.parts:
-        raise Unusable(
-            f"{flags.settings}: train.data is missing: name the text that is held out from"
-        )
+    config = _with_text(flags.settings, flags.changes)
     weights = _weights(flags)
     using = importlib.import_module("p2pswarm.commands.weights.use")
     found = using.evaluate(weights, flags.settings, config, flags.tokens, say_beside, flags.base)
@@ -287,11 +284,17 @@ def _export(flags: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(settings: Path) -> Callable[[Any], float]:
-    """What tells a model's loss on the held-out text of a trainer's settings."""
-    config = load(settings)
+def _with_text(settings: Path, changes: Sequence[str] = ()) -> NodeConfig:
+    """A trainer's settings; Unusable without a text."""
+    config = load(settings, changes)
     if not config.train.parts:
         raise Unusable(f"{settings}: train.data is missing: name the text that is held out from")
+    return config
+
+
+def _measure(settings: Path) -> Callable[[Any], float]:
+    """What tells a model's loss on the held-out text of a trainer's settings."""
+    config = _with_text(settings)
     using = importlib.import_module("p2pswarm.commands.weights.use")
 
     def loss_of(model: Any) -> float:

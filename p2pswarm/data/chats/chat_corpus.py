@@ -140,14 +140,10 @@ def has_chats(found: FoundFiles, field: str) -> bool:
     return field not in first and is_chat([name for name, there in first.items() if there])
 
 
-def has_field(found: FoundFiles, field: str) -> bool:
-    """Return whether rows have a field: the first one of all tells."""
-    return field in _first_fields(found)
-
-
-def has_pairs(found: FoundFiles) -> bool:
-    """Return whether rows are pairs of answers: the first one of all tells."""
-    return is_preference([name for name, there in _first_fields(found).items() if there])
+def has_pairs(found: FoundFiles, field: str | None = None) -> bool:
+    """Return whether rows are pairs of answers without `field`: the first one of all tells."""
+    first = _first_fields(found)
+    return field not in first and is_preference([name for name, there in first.items() if there])
 
 
 def _first_fields(found: FoundFiles) -> dict[str, bool]:

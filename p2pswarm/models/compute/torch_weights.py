@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from p2pswarm.base.errors import BadMessage
-from p2pswarm.checkpoint.digests import StateHasher
+from p2pswarm.checkpoint.digests import StateHasher, zeros
 from p2pswarm.models.base_weights.base_layout import base_roots
 from p2pswarm.models.blocks import averagings_of, stage_blocks
 from p2pswarm.models.compute.autograd_graphs import GraphLimits
@@ -47,7 +47,6 @@ from p2pswarm.tensors.codecs.tensor_pool import on_host
 from p2pswarm.tensors.flat_layout import STATE_TENSORS
 from p2pswarm.tensors.state_tree import PIECE_VALUES, base_leaves
 
-ZEROS = bytes(1 << 20)
 RAW = "raw"  # how vectors and factors travel
 TIED_KEY = b"p2pswarm tied 01"  # known to all, because it is faults that the digest looks for
 
@@ -163,9 +162,8 @@ def first_state(run: RunConfig, stage: int) -> Iterator[bytes]:
 
 
 def _add_zeros(hasher: StateHasher, left: int) -> None:
-    while left:
-        hasher.update(ZEROS[:left])
-        left -= min(left, len(ZEROS))
+    for part in zeros(left):
+        hasher.update(part)
 
 
 class TorchWeights:

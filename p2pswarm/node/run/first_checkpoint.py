@@ -18,7 +18,7 @@ from p2pswarm.base.errors import NotSaved, Unusable
 from p2pswarm.checkpoint.catalogue import Checkpoint, open_checkpoint
 from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest, Cursor, SavedStage
 from p2pswarm.checkpoint.compatibility import Wanted
-from p2pswarm.checkpoint.digests import StateHasher
+from p2pswarm.checkpoint.digests import StateHasher, zeros
 from p2pswarm.checkpoint.names import MANIFEST_NAME, CheckpointId
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.targets import open_store
@@ -131,7 +131,7 @@ def _pieces(weights: OwnWeights, layout: FlatLayout) -> Iterator[memoryview]:
     """The state of weights alone, gaps included."""
     dtype, item_bytes, at = DTYPES[layout.dtypes[0]], layout.item_bytes[0], 0
     for tensor in layout.tensors:
-        yield memoryview(bytes((tensor.start - at) * item_bytes))
+        yield from (memoryview(part) for part in zeros((tensor.start - at) * item_bytes))
         yield memoryview(bytes_of(weights.tensor(tensor.name).to(dtype).contiguous()))
         at = tensor.stop
-    yield memoryview(bytes((layout.length - at) * item_bytes))
+    yield from (memoryview(part) for part in zeros((layout.length - at) * item_bytes))

@@ -12,7 +12,7 @@ from pathlib import Path
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import write_durably
 from p2pswarm.checkpoint.catalogue import open_checkpoint
-from p2pswarm.checkpoint.targets import open_store
+from p2pswarm.checkpoint.targets import keep_beside, open_store
 from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.samples.pair_corpus import MISSING, PairCorpus
 from p2pswarm.data.samples.references import References
@@ -79,15 +79,8 @@ def keep_references(config: NodeConfig, corpus: Corpus) -> None:
         cache.mkdir(parents=True, exist_ok=True)
         if not (cache / name).exists():
             write_durably(cache / name, data)
-        if not config.checkpoint.target:
-            return
-        store = open_store(config.checkpoint.target)
-        if name not in store.entries():
-            file = store.create(name, len(data))
-            file.write(data)
-            file.commit()
-    except FileExistsError:
-        return  # another trainer of the run was faster; the name says what is in it
+        if config.checkpoint.target:
+            keep_beside(open_store(config.checkpoint.target), name, data)
     except OSError as error:
         raise Unusable(f"{name} cannot be written: {error.strerror}") from error
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import write_text
-from p2pswarm.checkpoint.targets import open_store
-from p2pswarm.data.chats.chat_corpus import ChatSource, has_chats, has_field, has_pairs, load_chats
+from p2pswarm.checkpoint.targets import keep_beside, open_store
+from p2pswarm.data.chats.chat_corpus import ChatSource, has_chats, has_pairs, load_chats
 from p2pswarm.data.chats.template import ChatTemplate, NoTemplate, read_template
 from p2pswarm.data.chats.whole_text import load_whole
 from p2pswarm.data.documents import load_documents
@@ -136,8 +136,7 @@ def _is_chat(train: TrainConfig) -> bool:
 
 def _is_pairs(train: TrainConfig) -> bool:
     assert train.data is not None, "the command line requires it"
-    found = files_of(train.data, train.suffixes)
-    return has_pairs(found) and not has_field(found, train.field)
+    return has_pairs(files_of(train.data, train.suffixes), train.field)
 
 
 def tokenizer_of(config: NodeConfig) -> Tokenizer | None:
@@ -204,12 +203,7 @@ def keep_with_checkpoints(config: NodeConfig, tokenizer: Tokenizer | None) -> No
     name = f"tokenizer.{tokenizer.digest[:KEY_DIGITS]}.json"
     data = tokenizer.text.encode()
     try:
-        if name not in store.entries():
-            file = store.create(name, len(data))
-            file.write(data)
-            file.commit()
-    except FileExistsError:
-        return  # another trainer of the run was faster; the name says what is in it
+        keep_beside(store, name, data)
     except OSError as error:
         raise Unusable(f"{store.place}: {name} cannot be written: {error.strerror}") from error
 

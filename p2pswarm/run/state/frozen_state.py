@@ -34,8 +34,8 @@ class FrozenState:
         """The blocks on disk were looked for."""
         self._kept: set[int] = set()
         """The blocks that are on disk as they are here."""
-        blocks = range(len(base.keys))
-        of_block = {block: list[int]() for block in blocks}
+        self._keys = base.keys
+        of_block = {block: list[int]() for block in range(len(self._keys))}
         for piece in range(base.pieces):
             of_block[base.block_of(piece)].append(piece)
         self._pieces_of = of_block
@@ -89,7 +89,7 @@ class FrozenState:
         if self._looked_up:
             return found
         self._looked_up = True
-        for block, key in enumerate(self._base.keys):
+        for block, key in enumerate(self._keys):
             pieces = self._pieces_of[block]
             reading = folder.read(key, list(map(self._base.piece_bytes, pieces)))
             there = [await self._restored(piece, reading) for piece in pieces]
@@ -131,7 +131,7 @@ class FrozenState:
     def _save(self, folder: BaseFolder, block: int) -> None:
         pieces, base = self._pieces_of[block], self._base
         nbytes = sum(map(base.piece_bytes, pieces))
-        folder.write(base.keys[block], map(base.read, pieces), nbytes)
+        folder.write(self._keys[block], map(base.read, pieces), nbytes)
 
     def _due(self) -> int | None:
         proved = self.rules.proved
