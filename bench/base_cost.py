@@ -6,8 +6,12 @@ One process and one thread a side, in turns: a llama of 77 million weights, NF4,
 all linear layers, float32 to compute in, AdamW. Ours is a stage with all blocks; theirs is the
 library's model with `load_in_4bit`, PEFT, and an ordinary loop. Medians of steps and of turns.
 
-Memory is the most that a process has during steps, less what it had once its libraries were there;
-ours is also told over base + 16 bytes x adapter + graph.
+Memory is the most that a process has during steps, less what it had after a step of a tiny model.
+Ours is also told over base + 16 bytes x adapter + graph: of the process, and of its tensors alone,
+as a GPU's allocator would count them. glibc's malloc seldom gives aligned memory to the same size
+again, so a process keeps more than its tensors are. `--preload` takes another allocator:
+
+    python bench/base_cost.py --preload /usr/lib/x86_64-linux-gnu/libjemalloc.so.2
 """
 
 import json
@@ -18,16 +22,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from adapters import LIBRARIES, install
 from proc import memory_bytes
 from results import command_line, show, write_json
+from torch.profiler import profile
 
 from p2pswarm.models.compute.autograd_graphs import GraphLimits
-from p2pswarm.models.compute.base import BackwardSpec, Update
+from p2pswarm.models.compute.base import BackwardSpec, Engine, Update
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.library.hf_library import library, library_model
 from p2pswarm.models.model_source import resolved
@@ -44,6 +50,7 @@ CONFIG = {
     "num_key_value_heads": 16,
     "tie_word_embeddings": False,
 }
+TINY = CONFIG | {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
 RANK, ROWS, LENGTH, STEPS, RATE = 16, 2, 256, 5, 1e-4
 MIB = 1 << 20
 
@@ -62,9 +69,10 @@ def run_in(folder: Path) -> RunConfig:
     )
 
 
-def make(folder: Path) -> None:
+def make(folder: Path, config: dict[str, Any]) -> None:
     """Write the model's files."""
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
     model = ModelConfig(family="hf", folder=folder, sequence_length=LENGTH)
     whole: Any = library_model(resolved(RunConfig(model=model)).model, torch.bfloat16)
     whole.save_pretrained(folder)
@@ -74,6 +82,14 @@ def forget_peak() -> int:
     """Begin to measure the most memory anew; returns what there is now."""
     Path("/proc/self/clear_refs").write_text("5")
     return memory_bytes(os.getpid(), "VmRSS")
+
+
+def tensor_peak(life: Callable[[], object]) -> int:
+    """The most bytes that torch's tensors have at once while `life` runs."""
+    with profile(profile_memory=True) as seen:
+        life()
+    events = seen.profiler.kineto_results.events()
+    return max(accumulate(each.nbytes() for each in events if each.name() == "[memory]"))
 
 
 def timed(step: Callable[[], object], before: int) -> dict[str, float]:
@@ -95,16 +111,13 @@ def tokens() -> torch.Tensor:
     return torch.randint(0, CONFIG["vocab_size"], (ROWS, LENGTH + 1), generator=generator)
 
 
-def ours(folder: Path) -> dict[str, float]:
-    """A stage with all blocks."""
-    library()
-    run, tokens_BS = run_in(folder), tokens()  # noqa: N806
-    before = forget_peak()
-    engine = torch_engine(run, 0, torch.device("cpu"), GraphLimits(1 << 34, 1 << 40))
+def stage_of(folder: Path) -> tuple[Engine, Callable[[], None]]:
+    """A stage with all blocks, and a step of it."""
+    tokens_BS, versions = tokens(), iter(range(1, 1_000))  # noqa: N806
+    engine = torch_engine(run_in(folder), 0, torch.device("cpu"), GraphLimits(1 << 34, 1 << 40))
     engine.weights.reset(draw=True)
     weights: Any = engine.weights
     flat = weights._flat  # noqa: SLF001
-    versions = iter(range(1, 1_000))
 
     def step() -> None:
         engine.stage.finish(tokens_BS, {}, BackwardSpec(True, False))
@@ -112,11 +125,28 @@ def ours(folder: Path) -> dict[str, float]:
         weights._optimizers[0].step(flat.sum_N, update)  # noqa: SLF001
         flat.sum_N.zero_()
 
+    return engine, step
+
+
+def ours(folder: Path) -> dict[str, float]:
+    """Steps of a stage; then of another one, of whose memory torch writes down each part."""
+    before = forget_peak()
+    engine, step = stage_of(folder)
     found = timed(step, before)
-    stage: Any = engine.stage
+    flat, stage = cast("Any", engine.weights)._flat, cast("Any", engine.stage)  # noqa: SLF001
     graph = max(stage._graphs.budget._sizes.values())  # noqa: SLF001
     due = flat.base.size_bytes + 16 * flat.length + graph
-    return found | {"over_due": found["peak_mib"] * MIB / due, "graph_mib": graph / MIB}
+
+    def life() -> None:
+        _, step = stage_of(folder)
+        for _ in range(2):
+            step()
+
+    return found | {
+        "over_due": found["peak_mib"] * MIB / due,
+        "tensors_over_due": tensor_peak(life) / due,
+        "graph_mib": graph / MIB,
+    }
 
 
 def theirs(folder: Path) -> dict[str, float]:
@@ -154,15 +184,18 @@ def main() -> int:
     options = _options()
     torch.set_num_threads(1)
     if options.side:
-        print(json.dumps(SIDES[options.side](options.folder)))
+        library()
+        SIDES[options.side](options.folder / "tiny")  # what is loaded at the first use is there
+        print(json.dumps(SIDES[options.side](options.folder / "model")))
         return 0
     install()
     found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
     with tempfile.TemporaryDirectory() as name:
-        make(Path(name))
+        make(Path(name) / "tiny", TINY)
+        make(Path(name) / "model", CONFIG)
         for _ in range(options.turns):
             for side, turns in found.items():
-                turns.append(_in_a_process(side, Path(name)))
+                turns.append(_in_a_process(side, Path(name), options.preload))
     medians = {
         side: {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
         for side, turns in found.items()
@@ -176,15 +209,16 @@ def main() -> int:
         "speed": one["tokens_per_s"] / other["tokens_per_s"],
         "memory": one["peak_mib"] / other["peak_mib"],
         "over_due": one["over_due"],
+        "tensors_over_due": one["tensors_over_due"],
     }
     print("; ".join(f"{name} {value:.3f}" for name, value in figures.items()))
     write_json(options.json, figures | medians)
     return 0
 
 
-def _in_a_process(side: str, folder: Path) -> dict[str, float]:
+def _in_a_process(side: str, folder: Path, preload: str) -> dict[str, float]:
     paths = os.pathsep.join([str(ROOT), str(LIBRARIES)])
-    there = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    there = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "LD_PRELOAD": preload}
     command = [sys.executable, "-W", "ignore", __file__, "--side", side, "--folder", str(folder)]
     said = subprocess.run(command, env=there, check=True, stdout=subprocess.PIPE, text=True)
     result: dict[str, float] = json.loads(said.stdout.splitlines()[-1])
@@ -194,6 +228,7 @@ def _in_a_process(side: str, folder: Path) -> dict[str, float]:
 def _options() -> Any:
     parser = command_line(__doc__)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--preload", default="", metavar="FILE", help="an allocator of both sides")
     parser.add_argument("--side", choices=list(SIDES))
     parser.add_argument("--folder", type=Path)
     return parser.parse_args()

@@ -6,6 +6,7 @@ common alias is translated, and anything else gets the nearest name of its own t
 
 import dataclasses
 import difflib
+import types
 import typing
 from collections.abc import Iterator
 
@@ -27,7 +28,7 @@ ALIASES = {
     "layers": "n_layer n_layers num_layers depth blocks",
     "heads": "n_head n_heads num_heads",
     "d_model": "n_embd hidden_size dim width embed_dim",
-    "boundary_width": "bottleneck_dim boundary_dim rank",
+    "boundary_width": "bottleneck_dim boundary_dim",
     "sequence_length": "seq_len seq_length block_size context context_length max_seq_len",
     "vocabulary": "vocab vocab_size",
     "dtype": "torch_dtype",
@@ -42,6 +43,14 @@ ALIASES = {
     "target": "checkpoint_dir checkpoint_path save_dir",
     "keep_newest": "save_total_limit keep_last",
     "resume": "resume_from resume_from_checkpoint",
+    "adapter": "lora lora_config peft peft_config",
+    "rank": "r lora_r lora_rank",
+    "alpha": "lora_alpha",
+    "rslora": "use_rslora",
+    "targets": "target_modules",
+    "train": "modules_to_save",
+    "dropout": "lora_dropout",
+    "base": "load_in_4bit load_in_8bit quantization",
     "device": "gpu cuda",
     "threads": "num_threads",
     "bootstrap": "seeds peers bootstraps initial_peers",
@@ -61,6 +70,7 @@ EXPLAINED = {
         ("epochs", "num_epochs", "epoch"),
         "a run ends after steps, in [run], however often they pass over the text",
     ),
+    **dict.fromkeys(("dora", "use_dora"), "DoRA is not supported: leave it out, which gives LoRA"),
     "betas": "they are beta1 and beta2 in [run.optimizer]",
 }
 """What has no single name here."""
@@ -102,7 +112,8 @@ def _places(name: str) -> list[str]:
 def _settings(kind: type, table: str) -> Iterator[tuple[str, str, bool]]:
     """Every setting below a dataclass: its table, its name, whether it is a table itself."""
     for name, hint in typing.get_type_hints(kind).items():
-        is_table = dataclasses.is_dataclass(hint)
-        yield table, name, is_table
-        if is_table:
-            yield from _settings(hint, f"{table}.{name}" if table else name)
+        arms = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        tables = [arm for arm in arms if dataclasses.is_dataclass(arm)]
+        yield table, name, bool(tables)
+        for arm in tables:  # of a table that may be missing, the one beside None
+            yield from _settings(typing.cast("type", arm), f"{table}.{name}" if table else name)

@@ -1,6 +1,7 @@
 """What is answered to a setting that does not exist."""
 
 import dataclasses
+import types
 import typing
 
 import pytest
@@ -16,7 +17,8 @@ RUN = sorted(field.name for field in dataclasses.fields(RunConfig))
 def every_name(kind: type) -> set[str]:
     names = set()
     for name, hint in typing.get_type_hints(kind).items():
-        names |= {name} | (every_name(hint) if dataclasses.is_dataclass(hint) else set())
+        arms = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        names |= {name}.union(*map(every_name, filter(dataclasses.is_dataclass, arms)))
     return names
 
 
@@ -28,6 +30,7 @@ def every_name(kind: type) -> set[str]:
         ("", "model", "model is no setting here: it belongs at [run.model]"),
         ("", "train_data", "train_data is no setting here: it is data in [train]"),
         ("run", "max-steps", "run.max-steps is no setting here (did you mean steps?)"),
+        ("run", "lora_alpha", "run.lora_alpha is no setting here: it is alpha in [run.adapter]"),
         ("run", "LR", "run.LR is no setting here: it is learning_rate in [run.optimizer]"),
     ],
 )
@@ -43,7 +46,7 @@ def test_a_setting_of_the_top_is_sent_there():
     )
 
 
-@pytest.mark.parametrize("name", ["batch_size", "epochs", "betas"])
+@pytest.mark.parametrize("name", ["batch_size", "epochs", "use_dora", "betas"])
 def test_what_has_no_single_name_is_explained(name):
     assert unknown("", name, TOP) == f"{name} is no setting: {EXPLAINED[name]}"
 
