@@ -61,6 +61,10 @@ EXPLAINED = {
         ("epochs", "num_epochs", "epoch"),
         "a run ends after steps, in [run], however often they pass over the text",
     ),
+    **dict.fromkeys(
+        ("split", "subset", "data_split", "dataset_name", "dataset_config", "config_name"),
+        'a data set of the hub has it in its name: data = "hf:OWNER/NAME#SUBSET:SPLIT"',
+    ),
     "betas": "they are beta1 and beta2 in [run.optimizer]",
 }
 """What has no single name here."""
