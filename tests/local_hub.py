@@ -25,6 +25,13 @@ LARGE_BYTES = 4_096
 """Files from this size on lie at the other server."""
 
 
+def lfs_of(data: bytes) -> dict[str, object]:
+    """What a list says of a large file."""
+    oid = hashlib.sha256(data).hexdigest()
+    large = {"lfs": {"oid": oid, "size": len(data), "pointerSize": 130}}
+    return large if len(data) >= LARGE_BYTES else {}
+
+
 @dataclass
 class Model:
     """One repository at one commit."""
@@ -159,7 +166,7 @@ class Asked(BaseHTTPRequestHandler):
         inside = f"{folder}/" if folder else ""
         deep = asked["recursive"][0].lower() == "true"
         entries = [
-            {"type": "file", "path": file, "size": len(data), "oid": "0"}
+            {"type": "file", "path": file, "size": len(data), "oid": "0"} | lfs_of(data)
             for file, data in sorted(there.files.items())
             if file.startswith(inside) and (deep or "/" not in file.removeprefix(inside))
         ]

@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from urllib.parse import quote
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import POINTER_BYTES, POINTERS, read_small, write_durably
@@ -85,7 +84,7 @@ def pinned_dataset(asked: DatasetName) -> DatasetName:
     """The same at the commit that its revision is now; where nobody can say, at the last known."""
     if asked.is_pinned:
         return asked
-    kept = _kept_folder(asked) / f"{quote(asked.revision or NEWEST, safe='')}.commit"
+    kept = _kept_folder(asked) / f"{_mark(asked.revision or NEWEST)}.commit"
     try:
         commit = commit_of(asked.name, asked.revision, DATASET, _instead(asked))
     except HubSilent:
@@ -229,8 +228,12 @@ def _keep(place: Path, data: bytes) -> None:
 
 
 def _choice_file(name: DatasetName) -> Path:
-    mark = hashlib.sha256(str(name).encode()).hexdigest()[:DIGITS]
-    return _kept_folder(name) / f"{mark}.json"
+    return _kept_folder(name) / f"{_mark(str(name))}.json"
+
+
+def _mark(text: str) -> str:
+    """A text in the name of a file."""
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 def _kept_folder(name: DatasetName) -> Path:

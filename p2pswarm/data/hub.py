@@ -123,7 +123,8 @@ def listed(
                     f"/data/*.parquet behind the name, or {instead}"
                 )
             if isinstance(entry, library().hf_api.RepoFile):
-                found.append(HubFile(str(entry.path), int(entry.size)))
+                there = entry.lfs or entry  # a file of Git LFS is there as it is, not its pointer
+                found.append(HubFile(str(entry.path), int(there.size)))
     return found
 
 

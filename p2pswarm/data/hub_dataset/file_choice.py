@@ -10,6 +10,7 @@ Source:  huggingface.co/docs/hub/datasets-file-names-and-splits; datasets/data_f
 import difflib
 import fnmatch
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,11 +24,13 @@ from p2pswarm.data.row_formats.endings import COMPRESSED, JSON, ROWS
 from p2pswarm.settings.dataset_name import DatasetName
 
 FILES_MAX = 10_000  # that are read: the hub itself asks for fewer in a folder
-WILD_PATTERNS_MAX = 100  # of a card, each tried on all names: a second for 100,000 names
+TRIED_CHARS_MAX = 30_000_000  # of names, by all patterns of a card: 15 s; a stranger wrote them
+ANY_FOLDERS_MAX = 4  # in a pattern: each makes more places in it where a name may be
 NAMES_SHOWN = 8
 NEAREST_OF = 10_000  # names that the nearest is sought among: a second
 PATH_BYTES_MAX, PART_BYTES_MAX = 1_000, 255  # below what a file system allows
 ANY_FOLDERS = "**"
+LAST = "\U0010ffff"  # comes after all that names have
 WILDCARDS = frozenset("*?[")
 TEXT = ".txt"
 ARCHIVES = frozenset({".tar", ".tgz", ".7z", ".rar"})
@@ -69,7 +72,7 @@ def chosen(asked: DatasetName, names: Sequence[str], card: bytes) -> FileChoice:
 
 def _chosen(asked: DatasetName, names: Sequence[str], card: bytes) -> FileChoice:
     if asked.pattern:
-        return FileChoice(_by_pattern(asked, names))
+        return FileChoice(_by_pattern(asked, names), "files by its pattern")
     subset = _subset(asked, subsets_of(card))
     if subset is not None and subset.data_files is not None:
         split = _split(asked, sorted(subset.splits))
@@ -129,7 +132,7 @@ def _split(asked: DatasetName, there: Sequence[str]) -> str:
         return split
     if not there:
         raise Unusable("its card names no split that can be shown: name files by a pattern")
-    first = f"#{asked.subset}:{there[0]}"
+    first = f"#{asked.subset}:{next((name for name in there if TRAIN in name), there[0])}"
     raise Unusable(f"has no split {split!r}: name one, {first}; there are {_some(there)}")
 
 
@@ -205,7 +208,7 @@ def _refuse_several_kinds(files: Sequence[str]) -> None:
 
 
 def _check(files: Sequence[str]) -> None:
-    """Raise Unusable for too many files, and for archives."""
+    """Raise Unusable for what no text can be, before it is downloaded."""
     if len(files) > FILES_MAX:
         raise Unusable(f"means {len(files):,} files, {FILES_MAX:,} are allowed: name fewer")
     for name in files:
@@ -214,6 +217,9 @@ def _check(files: Sequence[str]) -> None:
         packed_text = ending in COMPRESSED and not (is_packed(path) and _has_rows(name))
         if packed_text or ending in ARCHIVES:
             raise Unusable(f"{name} is an archive: unpack it on this machine, and name its files")
+    others = [name for name in files if not _has_rows(name)]
+    if 0 < len(others) < len(files):
+        raise Unusable(f"finds files with rows, and {others[0]} without: name one kind")
 
 
 def is_sound(name: str) -> bool:
@@ -234,15 +240,25 @@ def literal_folder(pattern: str) -> str:
 
 def matching(names: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
     """The names that some pattern finds, in their order."""
-    there = set(names)
-    wild = [pattern for pattern in patterns if not WILDCARDS.isdisjoint(pattern)]
+    ordered, there = sorted(names), set(names)
     found = {pattern for pattern in patterns if pattern in there}
-    if len(wild) > WILD_PATTERNS_MAX:
-        raise Unusable(f"its card names more than {WILD_PATTERNS_MAX} patterns: name one yourself")
-    for pattern in wild:
+    tried_chars = 0
+    for pattern in patterns:
+        if WILDCARDS.isdisjoint(pattern):
+            continue
+        maybe = _beginning_alike(ordered, pattern)
+        tried_chars += sum(map(len, maybe))
+        if len(patterns) > 1 and tried_chars > TRIED_CHARS_MAX:
+            raise Unusable("its card has too many patterns for its files: name one yourself")
         parts = _compiled(pattern)
-        found.update(name for name in names if _fits(name, parts) and not _is_beside(name))
+        found.update(name for name in maybe if _fits(name, parts) and not _is_beside(name))
     return tuple(sorted(found))
+
+
+def _beginning_alike(ordered: Sequence[str], pattern: str) -> Sequence[str]:
+    """The names that begin as a pattern does before its first wildcard."""
+    plain = re.split(r"[*?[]", pattern, maxsplit=1)[0]
+    return ordered[bisect_left(ordered, plain) : bisect_right(ordered, f"{plain}{LAST}")]
 
 
 PatternParts = list[tuple[str, Any]]
@@ -253,6 +269,13 @@ def _compiled(pattern: str) -> PatternParts:
     parts = pattern.split("/")
     if parts[-1] == ANY_FOLDERS:
         parts.append("*")
+    parts = [
+        each
+        for each, before in zip(parts, ["", *parts], strict=False)
+        if not (each == before == ANY_FOLDERS)
+    ]
+    if parts.count(ANY_FOLDERS) > ANY_FOLDERS_MAX:
+        raise Unusable(f"a pattern has more than {ANY_FOLDERS_MAX} of {ANY_FOLDERS}: use fewer")
     return [
         (part, None if part == ANY_FOLDERS else re.compile(fnmatch.translate(part)))
         for part in parts

@@ -96,7 +96,7 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
     if config.state is not None:
         make_folder(config.state)
         _check_state(config, config.state, text)
-        keep_commits(named, config)
+    keep_commits(named, config)
     keep_with_checkpoints(config, tokenizer)
     resumed = _beginning(config, own, text, say)
     guessed = asked.run.batch != config.run.batch

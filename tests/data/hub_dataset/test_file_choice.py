@@ -5,6 +5,7 @@ import re
 import pytest
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.data.hub_dataset import file_choice
 from p2pswarm.data.hub_dataset.file_choice import chosen, is_sound, literal_folder, matching
 from p2pswarm.settings.dataset_name import dataset_name
 
@@ -45,7 +46,7 @@ def refusal(text, names, card=b""):
 def test_names_of_shards_say_their_split():
     assert files("hf:o/n", SHARDS) == SHARDS[3:]
     assert files("hf:o/n#:test", SHARDS) == [SHARDS[2]]
-    assert refusal("hf:o/n#:dev", SHARDS).startswith("has no split 'dev': name one, #:test; there")
+    assert refusal("hf:o/n#:dev", SHARDS).startswith("has no split 'dev': name one, #:train; there")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_what_a_card_does_not_have_is_told_with_what_there_is():
     assert "did you mean 'fr'?" in refusal("hf:o/n#fra", SHARDS, CARD)
     assert "no such subset; there are en, de, fr" in refusal("hf:o/n#zz", SHARDS, CARD)
     assert "names no subsets" in refusal("hf:o/n#zz", SHARDS)
-    assert "name one, #en:test; there are test, train" in refusal("hf:o/n#en:dev", SHARDS, CARD)
+    assert "name one, #en:train; there are test, train" in refusal("hf:o/n#en:dev", SHARDS, CARD)
     said = refusal("hf:o/n#de", SHARDS, CARD)
     assert "names 'de/*.jsonl' for the split 'train', and there is no such file" in said
     assert said.endswith("name files by a pattern behind OWNER/NAME, as /data/*.parquet")
@@ -145,6 +146,7 @@ def test_code_of_the_repository_is_refused_by_name():
         ("hf:o/n", [], "holds no files with rows: its files are none"),
         ("hf:o/n/*.zip", ["a.zip"], "a.zip is an archive"),
         ("hf:o/n/*", ["a.tar.gz"], "a.tar.gz is an archive"),
+        ("hf:o/n/*", ["a.csv", "b.jpg"], "finds files with rows, and b.jpg without: name one kind"),
         ("hf:o/n", [f"{n}.csv" for n in range(10_001)], "means 10,001 files, 10,000 are allowed"),
     ],
 )
@@ -164,18 +166,23 @@ def test_names_that_lead_out_of_a_folder_are_passed_over_and_told(name):
     found = chosen(dataset_name("hf:o/n/**"), ["a.jsonl", name], b"")
 
     assert found.files == ("a.jsonl",)
-    assert found.note == "passed over: 1 whose names have no place in a folder"
+    told = "passed over: 1 whose names have no place in a folder"
+    assert found.note == f"files by its pattern; {told}"
     assert "passed over: 1 whose names" in refusal("hf:o/n/**", [name])
 
 
-def test_a_card_cannot_keep_the_processor_busy():
+def test_a_card_cannot_keep_the_processor_busy(monkeypatch):
     many = ", ".join(f"a{n}*" for n in range(101))
     card = f"---\nconfigs:\n- data_files: [{many}]\n---\n".encode()
-    assert "more than 100 patterns" in refusal("hf:o/n", SHARDS, card)
+    there = [f"a{n}.csv" for n in range(100)]
+    assert files("hf:o/n", there, card) == sorted(there)
+    monkeypatch.setattr(file_choice, "TRIED_CHARS_MAX", 100)
+    assert "too many patterns for its files" in refusal("hf:o/n", there, card)
 
     # with every way tried, this would not end
-    deep, stars = "/".join(["a"] * 200) + "/x.csv", "**/" * 300 + "*a" * 200 + "b"
-    assert matching([deep, "a" * 250 + ".csv"], [stars]) == ()
+    deep, stars = "/".join(["a"] * 200) + "/x.csv", "**/" * 300 + "a/**/" * 3 + "*a" * 100 + "b"
+    assert matching([deep, "a/a/a/" + "a" * 250 + ".csv"], [stars]) == ()
+    assert "more than 4 of **" in refusal("hf:o/n/" + "**/a/" * 5 + "x", [deep])
 
 
 def test_only_the_folder_that_a_pattern_is_in_has_to_be_listed():

@@ -17,7 +17,7 @@ from p2pswarm.node.run.preparation import check_run, prepare_run
 from p2pswarm.node.run.run_folder import RunFolder, SavedRun
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.settings.config import ModelConfig, RunConfig
-from p2pswarm.settings.node_config import NodeConfig
+from p2pswarm.settings.node_config import CheckpointConfig, NodeConfig
 from p2pswarm.settings.parser import run_from_json, run_to_json
 from p2pswarm.settings.train_config import MixturePart, TrainConfig
 
@@ -94,6 +94,28 @@ def test_a_resumption_elsewhere_does_not_take_another_text_unseen(hub, name, tmp
     assert first.config.train.data != same.config.train.data
     assert first.text == same.text
     assert first.text != other.text
+
+
+def test_a_run_that_is_resumed_elsewhere_reads_the_commit_beside_its_checkpoints(
+    hub, name, tmp_path
+):
+    target = str(tmp_path / "checkpoints")
+    data, saving = Path(f"hf:{name}"), CheckpointConfig(target=target)
+    first = prepared(dataclasses.replace(node(tmp_path / "a", data=data), checkpoint=saving))
+    hub.publish(f"datasets/{name}", {"train.jsonl": rows("after")})
+    elsewhere = node(tmp_path / "b", data=data, resume=target)
+    newest = with_commits(node(tmp_path / "c", data=data, begin_from=target)).train.data
+
+    assert with_commits(elsewhere).train.data == first.config.train.data != newest
+    single = node(tmp_path / "d", data=data, resume=f"{target}/checkpoint-7")
+    assert with_commits(single).train.data == first.config.train.data
+    prepared(dataclasses.replace(node(tmp_path / "e", data=data), checkpoint=saving))
+    assert with_commits(elsewhere).train.data == newest  # two runs: the digest of the text tells
+    (file, *_) = Path(target).glob("datasets.*.json")
+    file.unlink()
+    next(Path(target).glob("datasets.*.json")).write_text("[")
+    with pytest.raises(Unusable, match="does not say which commits the run reads"):
+        with_commits(elsewhere)
 
 
 def test_commits_that_were_not_kept_by_us_are_refused(hub, name, tmp_path):
