@@ -150,7 +150,7 @@ def _listed(asked: DatasetName, repository: Pinned, instead: str) -> list[HubFil
         inside = asked.pattern.removeprefix(f"{folder}/")
         with suppress(NoSuchFile):  # the nearest name is elsewhere
             there = listed(repository, folder, LISTED_MAX, instead, deep="/" in inside)
-            if matching([file.path for file in there], [asked.pattern]):
+            if matching([file.path for file in there], asked.pattern):
                 return there
     return listed(repository, "", LISTED_MAX, instead)
 

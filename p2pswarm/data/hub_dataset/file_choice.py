@@ -76,13 +76,17 @@ def _chosen(asked: DatasetName, names: Sequence[str], card: bytes) -> FileChoice
     subset = _subset(asked, subsets_of(card))
     if subset is not None and subset.data_files is not None:
         split = _split(asked, sorted(subset.splits))
-        found = matching(names, subset.patterns(split))
-        if not found:
+        by_pattern = _each_matching(names, subset.patterns(split))
+        found = sorted({name for each in by_pattern.values() for name in each})
+        none = [pattern for pattern, there in by_pattern.items() if not there]
+        missing = [each for each in none if WILDCARDS.isdisjoint(each) or not found]
+        if missing:
             raise Unusable(
-                f"its card names {subset.patterns(split)[0]!r} for the split {split!r}, and there "
-                f"is no such file: {_by_a_pattern(names)}"
+                f"its card names {missing[0]!r} for the split {split!r}, and there is no such "
+                f"file: {_by_a_pattern(names)}"
             )
-        return FileChoice(found, f"subset {subset.name!r}, split {split!r}, as its card says")
+        note = f"subset {subset.name!r}, split {split!r}, as its card says"
+        return FileChoice(tuple(found), note)
     folder = subset.folder if subset else ""
     by_split, how = _by_names(asked, names, folder)
     split = _split(asked, list(by_split))
@@ -92,7 +96,7 @@ def _chosen(asked: DatasetName, names: Sequence[str], card: bytes) -> FileChoice
 
 
 def _by_pattern(asked: DatasetName, names: Sequence[str]) -> tuple[str, ...]:
-    found = matching(names, [asked.pattern])
+    found = matching(names, asked.pattern)
     if found:
         return found
     inside = [name for name in names if name.startswith(f"{asked.pattern}/")]
@@ -238,21 +242,28 @@ def literal_folder(pattern: str) -> str:
     return "/".join(parts[: wild[0]] if wild else parts)
 
 
-def matching(names: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
-    """The names that some pattern finds, in their order."""
+def matching(names: Sequence[str], pattern: str) -> tuple[str, ...]:
+    """The names that a pattern finds, in their order."""
+    return tuple(_each_matching(names, [pattern])[pattern])
+
+
+def _each_matching(names: Sequence[str], patterns: Sequence[str]) -> dict[str, list[str]]:
+    """The names that each pattern finds, in their order."""
     ordered, there = sorted(names), set(names)
-    found = {pattern for pattern in patterns if pattern in there}
+    found = dict[str, list[str]]()
     tried_chars = 0
     for pattern in patterns:
         if WILDCARDS.isdisjoint(pattern):
+            found[pattern] = [pattern] if pattern in there else []
             continue
         maybe = _beginning_alike(ordered, pattern)
         tried_chars += sum(map(len, maybe))
         if len(patterns) > 1 and tried_chars > TRIED_CHARS_MAX:
             raise Unusable("its card has too many patterns for its files: name one yourself")
         parts = _compiled(pattern)
-        found.update(name for name in maybe if _fits(name, parts) and not _is_beside(name))
-    return tuple(sorted(found))
+        maybe = [name for name in maybe if not _is_beside(name) or _file(name)[0] == parts[-1][0]]
+        found[pattern] = [name for name in maybe if _fits(name, parts)]
+    return found
 
 
 def _beginning_alike(ordered: Sequence[str], pattern: str) -> Sequence[str]:
