@@ -1,22 +1,35 @@
 """A hub on this host: the few routes of huggingface.co that are asked for, and every byte counted.
 
 As there, a large file is redirected to another server, which must not see the token. `at(WHO)` is
-an address for one machine, so that what each has downloaded can be told.
+an address for one machine, so that what each has downloaded can be told. A data set is published as
+datasets/OWNER/NAME; its list of files comes in pages.
 """
 
 import contextlib
 import hashlib
+import json
 import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote
 
-ROUTE = re.compile(r"/at-([^/]+)(/large)?/(.+)/resolve/([^/]+)/([^/]+)")
+ROUTE = re.compile(r"/at-([^/]+)(/large)?/(.+)/resolve/([^/]+)/(.+)")
+LISTS = re.compile(r"/at-([^/]+)/api/(datasets/[^/]+/[^/]+)/(revision|tree)/([^/]+)(?:/(.+))?")
+PAGE = 3
+"""Files in a page of a list."""
 RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 LARGE_BYTES = 4_096
 """Files from this size on lie at the other server."""
+
+
+def lfs_of(data: bytes) -> dict[str, object]:
+    """What a list says of a large file."""
+    oid = hashlib.sha256(data).hexdigest()
+    large = {"lfs": {"oid": oid, "size": len(data), "pointerSize": 130}}
+    return large if len(data) >= LARGE_BYTES else {}
 
 
 @dataclass
@@ -33,9 +46,17 @@ class LocalHub:
 
     ports: tuple[int, int] = (0, 0)
     models: dict[str, Model] = field(default_factory=dict)
+    commits: dict[str, Model] = field(default_factory=dict)
+    """All data sets that were ever published; of a model only the newest stays."""
+    branches: dict[str, str] = field(default_factory=dict)
+    """The commit of each branch, but for main."""
+    listed: dict[str, list[dict[str, object]]] = field(default_factory=dict)
+    """Entries that the list of a data set has besides its files."""
     gated: set[str] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
     """What it does wrong at ranges, one after the other; the last one lasts: see `Asked.ranged`."""
+    busy: int = 0
+    """How many questions for files it answers with: not now."""
     without: set[str] = field(default_factory=set)
     """Headers that it leaves out."""
     sent: Counter[str] = field(default_factory=Counter)
@@ -51,11 +72,20 @@ class LocalHub:
         for file, data in sorted(files.items()):
             whole.update(file.encode() + data)
         self.models[name] = Model(files, whole.hexdigest())
+        if name.startswith("datasets/"):
+            self.commits[whole.hexdigest()] = self.models[name]
         return whole.hexdigest()
 
     def at(self, who: str) -> str:
         """HF_ENDPOINT for one machine."""
         return f"http://127.0.0.1:{self.ports[0]}/at-{who}"
+
+    def revision(self, name: str, revision: str) -> Model | None:
+        """What a repository has at a branch or a commit."""
+        newest = self.models[name]
+        if revision in ("main", newest.commit):
+            return newest
+        return self.commits.get(self.branches.get(revision, revision))
 
 
 class Asked(BaseHTTPRequestHandler):
@@ -69,27 +99,35 @@ class Asked(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         """Answer without a body."""
-        self.answer()
+        self.do_GET()
 
     def do_GET(self) -> None:
         """Answer."""
-        self.answer()
+        path, _, query = self.path.partition("?")
+        if listing := LISTS.fullmatch(path):
+            self.about(*listing.groups(""), query)
+        else:
+            self.answer(path)
 
-    def answer(self) -> None:
-        found = ROUTE.fullmatch(self.path)
+    def answer(self, path: str) -> None:
+        """Answer with a file, or what is known of it."""
+        found = ROUTE.fullmatch(path)
         if found is None:  # the library may ask for news of its own
             return self.refuse(404, "EntryNotFound")
         who, large, name, revision, file = found.groups()
+        revision, file = unquote(revision), unquote(file)
         hub = self.hub
         hub.tokens.add((bool(large), self.headers.get("Authorization", "")))
         hub.asked.append((self.command, file, self.headers.get("Range", "")))
         model = hub.models.get(name)
         missing = None
-        if model is None:
+        if hub.busy:
+            hub.busy, missing = hub.busy - 1, (503, "Busy")
+        elif model is None:
             missing = 401, "RepoNotFound"
         elif name in hub.gated:
             missing = 403, "GatedRepo"
-        elif revision not in ("main", model.commit):
+        elif (model := hub.revision(name, revision)) is None:
             missing = 404, "RevisionNotFound"
         elif file not in model.files:
             missing = 404, "EntryNotFound"
@@ -110,6 +148,39 @@ class Asked(BaseHTTPRequestHandler):
         body = data if self.command == "GET" else b""
         hub.sent[who] += len(body)
         return self.say(200, about, body, len(data))
+
+    def about(self, who: str, name: str, what: str, revision: str, folder: str, query: str) -> None:
+        """Answer what a data set's commit is, or with a page of its files."""
+        hub, folder = self.hub, unquote(folder)
+        hub.asked.append((self.command, f"{what} {folder}".rstrip(), ""))
+        if name not in hub.models:
+            return self.refuse(401, "RepoNotFound")
+        there = hub.revision(name, unquote(revision))
+        if there is None:
+            return self.refuse(404, "RevisionNotFound")
+        if what == "revision":
+            about: object = {"id": name.partition("/")[2], "sha": there.commit}
+            body = json.dumps(about).encode()
+            return self.say(200, {}, body, len(body))
+        asked = parse_qs(query)
+        inside = f"{folder}/" if folder else ""
+        deep = asked["recursive"][0].lower() == "true"
+        entries = [
+            {"type": "file", "path": file, "size": len(data), "oid": "0"} | lfs_of(data)
+            for file, data in sorted(there.files.items())
+            if file.startswith(inside) and (deep or "/" not in file.removeprefix(inside))
+        ]
+        if folder and not entries:
+            return self.refuse(404, "EntryNotFound")
+        entries += hub.listed.get(name, [])
+        first = int(asked.get("cursor", ["0"])[0])
+        headers = {}
+        if first + PAGE < len(entries):
+            here = f"{hub.at(who)}{self.path.partition(f'/at-{who}')[2].partition('?')[0]}"
+            following = f"recursive={asked['recursive'][0]}&cursor={first + PAGE}"
+            headers["Link"] = f'<{here}?{following}>; rel="next"'
+        body = json.dumps(entries[first : first + PAGE]).encode()
+        return self.say(200, headers, body, len(body))
 
     def ranged(self, who: str, about: dict[str, str], data: bytes, span: tuple[int, int]) -> None:
         """Answer with a part of a file, or do what goes wrong next."""

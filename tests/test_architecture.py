@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).parents[1] / "p2pswarm"
 FLOORS = """
 base discovery reach trainer
 cli settings progress data/row_formats data/samples
-net/os net/wire
+net/os net/wire data/hub_dataset
 data plan net/crypto tensors/codecs models/boundary_modules models/losses models/formats
 models/attention
 models/library models/adapters
@@ -200,6 +200,7 @@ LATE_IMPORTS = {
     "data/tokenizer.py",
     "data/tokenizer_folder.py",
     "data/hub.py",
+    "data/hub_dataset/card.py",
     "models/library/hf_library.py",
     "models/registry.py",
     "net/os/web_net.py",

@@ -78,7 +78,7 @@ def check(signed: SignedManifest, wanted: Wanted) -> None:
     if wanted.corpus is not None and not wanted.anew and manifest.cursor.corpus != wanted.corpus:
         raise OtherCheckpoint(
             f"a checkpoint of run {there.name!r} on another text: name the text that it was "
-            "trained on, with the same suffixes and held_out_share"
+            "trained on, with the same suffixes and held_out_share, or the same commit of the hub"
         )
 
 

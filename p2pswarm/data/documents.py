@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from p2pswarm.base.errors import Unusable, missing_extra, one_line
 from p2pswarm.data.held_out import is_held_out_document, warn_of_share
 from p2pswarm.data.row_formats.compression import row_ending
+from p2pswarm.data.row_formats.endings import ARROW, PARQUET
 from p2pswarm.data.row_formats.field_path import (
     JsonObject,
     column_names,
@@ -28,7 +29,6 @@ from p2pswarm.data.row_formats.field_path import (
 from p2pswarm.data.row_formats.json_rows import json_rows
 from p2pswarm.data.row_formats.tables import TABLES, table_rows
 from p2pswarm.data.samples.corpus import Corpus
-from p2pswarm.data.sources import ARROW, PARQUET
 from p2pswarm.data.token_file import PreparedDocument, stored_texts
 from p2pswarm.settings.train_config import TrainConfig
 

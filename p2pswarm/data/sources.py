@@ -20,16 +20,12 @@ from typing import BinaryIO
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import read_small, refuse_pointer
+from p2pswarm.data.dataset_files import dataset_choice, dataset_files
 from p2pswarm.data.row_formats.compression import is_packed, row_ending, unpacked
+from p2pswarm.data.row_formats.endings import ARROW, COMPRESSED, JSON, JSON_LINES, PARQUET, ROWS
 from p2pswarm.data.row_formats.json_rows import is_array
-from p2pswarm.data.row_formats.tables import TABLES
+from p2pswarm.settings.dataset_name import DatasetName, dataset_name, is_dataset
 
-JSON = ".json"
-JSON_LINES = frozenset({".jsonl", ".ndjson", ".jsonlines"})
-PARQUET = frozenset({".parquet"})
-ARROW = frozenset({".arrow"})
-ROWS = JSON_LINES | PARQUET | ARROW | TABLES
-COMPRESSED = frozenset({".gz", ".zst", ".bz2", ".xz", ".zip", ".lz4"})
 DATASET_STATE = "state.json"  # `save_to_disk` of Hugging Face datasets writes it beside the arrows
 DATASET_DICT = "dataset_dict.json"  # it writes this one above a folder for each split
 STATE_BYTES_MAX = 16 << 20  # a name for each shard
@@ -54,7 +50,13 @@ FOLDER_LINES_MIN = 2  # objects in a .json of a folder, where one alone may be a
 
 
 def check_there(data: Path, suffixes: tuple[str, ...] = ()) -> None:
-    """Raise Unusable if `data` is no file, no folder and no pattern that finds a file."""
+    """Raise Unusable if `data` is no file, no folder and no pattern that finds a file.
+
+    Of a data set of the hub only the list of files is asked for.
+    """
+    if is_dataset(data):
+        dataset_choice(_named(data))
+        return
     if is_pattern(data) and not found_files(data):
         raise Unusable(
             f"train.data: {data}: no file is found by that pattern (in a name, [[] is a bracket)"
@@ -108,13 +110,17 @@ class FoundFiles:
     """How many files have bytes that a tokenizer reads as others."""
     json: int = 0
     """How many text files are JSON of programs."""
+    base: Path | None = None
+    """What the names of files are relative to; None: `data` says it."""
+    note: str = ""
+    """Which files of a data set were taken, where its name leaves it open."""
 
     def lines(self, *, tokenised: bool, all_passed: bool = False) -> list[str]:
         """What its owner should know before a run, a line each.
 
         all_passed: also what everybody passes over, such as hidden files.
         """
-        told = [self.passed(all_passed=all_passed)]
+        told = [self.note, self.passed(all_passed=all_passed)]
         if self.not_utf8 and tokenised:
             told.append(
                 f"{self.not_utf8} of {len(self.paths)} files are not UTF-8: the tokenizer reads "
@@ -141,12 +147,18 @@ class FoundFiles:
 
     def name_of(self, file: Path) -> str:
         """The name of a file, relative to the text."""
-        base = before_wildcards(self.data) if is_pattern(self.data) else self.data
+        base = self.base
+        if base is None:
+            base = before_wildcards(self.data) if is_pattern(self.data) else self.data
         return file.relative_to(base).as_posix() if file != base else file.name
 
 
 def files_of(data: Path, suffixes: tuple[str, ...] = ()) -> FoundFiles:
     """The files that `data` means; `suffixes` declares which of a folder's are its text."""
+    if is_dataset(data):
+        there = dataset_files(_named(data))
+        found = _of_names(there.name.path, list(there.paths), suffixes)
+        return replace(found, base=there.folder, note=there.note)
     if data.is_dir():
         if (data / DATASET_DICT).is_file():
             raise Unusable(
@@ -165,6 +177,13 @@ def files_of(data: Path, suffixes: tuple[str, ...] = ()) -> FoundFiles:
             )
         return _of_names(data, [data], ())
     raise Unusable(f"train.data: {data}: there is no such file or folder to train on")
+
+
+def _named(data: Path) -> DatasetName:
+    try:
+        return dataset_name(str(data))
+    except ValueError as error:  # settings are checked, and this is no setting
+        raise Unusable(f"train.data: {error}") from error
 
 
 def has_rows(file: Path, lines_min: int = 1) -> bool:

@@ -16,7 +16,8 @@ class Bytes:
     """Text as bytes: 256 tokens, no tokenizer."""
 
     path: str | Path
-    """A text file, a folder of them, or what else `train.data` may be (docs/data.md)."""
+    """A text file, a folder of them, "hf:OWNER/NAME", or what else `train.data` may be
+    (docs/data.md)."""
     suffixes: tuple[str, ...] = ()
     """The endings of the files to read in a folder, as `(".txt", ".md")`; empty: all text files."""
     held_out_share: float = HELD_OUT_SHARE

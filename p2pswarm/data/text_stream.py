@@ -25,10 +25,11 @@ from p2pswarm.data.held_out import is_held_out_document
 from p2pswarm.data.immutable_files import ImmutableFiles
 from p2pswarm.data.line_files import LineFiles
 from p2pswarm.data.row_formats.compression import is_packed, row_ending
+from p2pswarm.data.row_formats.endings import ARROW, PARQUET
 from p2pswarm.data.row_formats.tables import TABLES
 from p2pswarm.data.rows import SHIPPED, PlaceLimits, Row, RowPlaces, Side, TextBatch, fill, parts_of
 from p2pswarm.data.samples.corpus import Corpus, Tokens
-from p2pswarm.data.sources import ARROW, PARQUET, files_of, has_array
+from p2pswarm.data.sources import files_of, has_array
 from p2pswarm.data.text_files import plain_sides
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.settings.train_config import TrainConfig

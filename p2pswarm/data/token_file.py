@@ -24,6 +24,7 @@ import numpy as np
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.samples.corpus import Tokens, stable_hash
+from p2pswarm.settings.dataset_name import is_dataset
 
 try:
     import fcntl
@@ -128,7 +129,8 @@ def cached_name(data: Path, settings: str) -> str:
 
     So the cache of a corpus that grows every day stays one file.
     """
-    return f"{stable_hash(f'{data.absolute()} {settings}'):016x}{ENDING}"
+    place = data if is_dataset(data) else data.absolute()
+    return f"{stable_hash(f'{place} {settings}'):016x}{ENDING}"
 
 
 def open_prepared(

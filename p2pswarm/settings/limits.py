@@ -78,6 +78,10 @@ def names_fit(path: str) -> bool:
     )
 
 
+class TextPlace:
+    """A path, or the name of a data set of the hub, which no folder is put before."""
+
+
 BYTES = "bytes"
 """The tokenizer that is none: a byte is a token."""
 TRAIN = "train:"

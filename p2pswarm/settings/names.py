@@ -71,6 +71,10 @@ EXPLAINED = {
         "a run ends after steps, in [run], however often they pass over the text",
     ),
     **dict.fromkeys(("dora", "use_dora"), "DoRA is not supported: leave it out, which gives LoRA"),
+    **dict.fromkeys(
+        ("split", "subset", "data_split", "dataset_name", "dataset_config", "config_name"),
+        'a data set of the hub has it in its name: data = "hf:OWNER/NAME#SUBSET:SPLIT"',
+    ),
     "betas": "they are beta1 and beta2 in [run.optimizer]",
 }
 """What has no single name here."""

@@ -22,6 +22,7 @@ from p2pswarm.base.errors import BadMessage, Unusable, one_line
 from p2pswarm.base.files import refuse_pipe
 from p2pswarm.settings.changes import SHORT_FOR, changed, keys_of
 from p2pswarm.settings.config import HF, STARTS, AdapterConfig, ModelConfig, RunConfig
+from p2pswarm.settings.dataset_name import dataset_name, is_dataset
 from p2pswarm.settings.limits import (
     BYTES,
     LONG_NAME,
@@ -29,6 +30,7 @@ from p2pswarm.settings.limits import (
     Between,
     OneOf,
     Text,
+    TextPlace,
     Tokenizing,
     Wandb,
     hub_name,
@@ -319,7 +321,7 @@ def _convert(hint: Any, value: object, key: str, base: Path) -> object:
     if typing.get_origin(hint) is typing.Annotated:
         hint, limit = typing.get_args(hint)[:2]
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        return _convert_union(hint, value, key, base)
+        return _convert_union(hint, limit, value, key, base)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _build(hint, value, key, base)
     if typing.get_origin(hint) is tuple:
@@ -330,7 +332,7 @@ def _convert(hint: Any, value: object, key: str, base: Path) -> object:
     return _convert_scalar(hint, limit, value, key)
 
 
-def _convert_union(hint: Any, value: object, key: str, base: Path) -> object:
+def _convert_union(hint: Any, limit: object, value: object, key: str, base: Path) -> object:
     arms = [arm for arm in typing.get_args(hint) if arm is not types.NoneType]
     lists = [arm for arm in arms if typing.get_origin(arm) is tuple]
     of = lists[0] if lists and isinstance(value, list) else arms[0]
@@ -340,6 +342,8 @@ def _convert_union(hint: Any, value: object, key: str, base: Path) -> object:
         text = str(_convert_scalar(str, None, value, key))
         if "\0" in text:
             raise ValueError(f"{key} is a path, not {_show(value)}")
+        if isinstance(limit, TextPlace) and is_dataset(text):
+            return _dataset_path(text, key)
         if not names_fit(text):
             raise ValueError(f"{key} has {LONG_NAME}")
         try:
@@ -347,6 +351,14 @@ def _convert_union(hint: Any, value: object, key: str, base: Path) -> object:
         except RuntimeError as error:
             raise ValueError(f"{key}: {_show(value)}: there is no such user") from error
     return _convert(of, value, key, base)
+
+
+def _dataset_path(text: str, key: str) -> Path:
+    """The name of a data set of the hub in the place of a path."""
+    try:
+        return dataset_name(text).path
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from error
 
 
 def _convert_scalar(hint: Any, limit: object, value: object, key: str) -> object:

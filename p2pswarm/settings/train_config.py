@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from p2pswarm.settings.limits import Between, OneOf, Text, Tokenizing, Wandb
+from p2pswarm.settings.limits import Between, OneOf, Text, TextPlace, Tokenizing, Wandb
 
 HELD_OUT_SHARE = 0.1
 """Of the text: the more, the surer the loss on it, and the less is left to learn from."""
@@ -15,7 +15,7 @@ PARTS_MAX = 64  # of a mixture: far more than people tune
 class MixturePart:
     """One text of a mixture."""
 
-    data: Path | None = None
+    data: Annotated[Path | None, TextPlace()] = None
     """As `train.data`; required."""
     weight: Annotated[float, Between(1e-6, 1e6)] = 1.0
     """Its share of the rows is this over the sum of all weights."""
@@ -31,9 +31,10 @@ class MixturePart:
 class TrainConfig:
     """Settings that only the trainer's own machine needs."""
 
-    data: Path | None = None
+    data: Annotated[Path | None, TextPlace()] = None
     """A text file, a folder of them, or a pattern; or JSON lines, parquet, a dataset on disk, whose
-    rows are documents: corpus/*.jsonl (docs/data.md); required, or `mixture`."""
+    rows are documents: corpus/*.jsonl; or "hf:OWNER/NAME", a data set of the hub (docs/data.md);
+    required, or `mixture`."""
     mixture: tuple[MixturePart, ...] = ()
     """Several texts with their weights, each `[[train.mixture]]` (docs/data.md)."""
     field: Annotated[str, Text(64)] = "text"

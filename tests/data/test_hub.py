@@ -10,7 +10,9 @@ from local_hub import local_hub
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.hub import (
+    HubFile,
     HubForbidden,
+    HubSilent,
     Pinned,
     asking,
     file_bytes,
@@ -19,6 +21,7 @@ from p2pswarm.data.hub import (
     pinned_file,
     ranged,
     small_file,
+    whole_file,
 )
 
 INSTEAD = "put the file into a folder"
@@ -127,6 +130,20 @@ def test_a_hub_that_sends_nothing_is_asked_again_and_then_named(hub, name):
 
     asked = [where for _, _, where in hub.asked if where]
     assert len(asked) == 2 * (3 + 3 + 3)  # at the hub, and at the server of large files
+
+
+def test_a_whole_file_is_asked_for_again_at_a_busy_hub(hub, name):
+    model, file = model_of(hub, name), HubFile("numbers", len(NUMBERS))
+    hub.busy = 1_000
+    with pytest.raises(HubSilent, match="does not give numbers"):
+        whole_file(model, file, INSTEAD, pauses_s=(0.0, 0.0))
+    asked = 1_000 - hub.busy
+    hub.busy = asked - 1
+
+    path = whole_file(model, file, INSTEAD, pauses_s=(0.0, 0.0))
+
+    assert path.read_bytes() == NUMBERS
+    assert whole_file(model, file, INSTEAD) == path
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,14 @@ from tokenizers import decoders, models, pre_tokenizers
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.columnar_files import ArrowFiles, ParquetFiles
 from p2pswarm.data.documents import documents
+from p2pswarm.data.hub_dataset.file_choice import chosen, is_sound
 from p2pswarm.data.line_files import LineFiles
 from p2pswarm.data.sources import DATASET_STATE, TOKENIZER_FILE, files_of
 from p2pswarm.data.text_files import load_corpus, plain_sides
 from p2pswarm.data.text_stream import RowFiles
 from p2pswarm.data.tokenizer import Tokenizer, read_tokenizer
 from p2pswarm.data.tokenizer_folder import BESIDE, GENERATION_FILE
+from p2pswarm.settings.dataset_name import dataset_name
 
 FIELD = "text"
 TRIED = b"the cat sat on\nthe mat \xc3\xa9\xff <s>"
@@ -86,6 +88,22 @@ def dataset_state(data: bytes) -> None:
     placed("dataset/rows.arrow", b"")
     with contextlib.suppress(Unusable):
         assert files_of(placed(f"dataset/{DATASET_STATE}", data).parent).rows
+
+
+@slow_parser
+def hub_dataset(data: bytes) -> None:
+    """A data set's name, the list of its files, a line each, and its card; a part each."""
+    text, names, card, *_ = [*parts(data), b"", b"", b""]
+    there = sorted(set(names.decode("utf-8", "replace").split("\n")))
+    try:
+        asked = dataset_name("hf:" + text.decode("utf-8", "replace"))
+    except ValueError:
+        return
+    assert dataset_name(str(asked)) == asked
+    with contextlib.suppress(Unusable):
+        found = chosen(asked, there, card)
+        assert found.files
+        assert all(is_sound(name) and name in there for name in found.files)
 
 
 @slow_parser
@@ -202,6 +220,20 @@ DATA_SEEDS = {
         b"version https://git-lfs.github.com/spec/v1\n",
     ],
     "dataset_state": lambda: [b'{"_data_files":[{"filename":"rows.arrow"}],"_fingerprint":"1"}'],
+    "hub_dataset": lambda: [
+        joined(b"o/n", b"data/train-00000-of-00001.parquet\ndata/test-00000-of-00001.parquet"),
+        joined(b"o/n@main/**/t*.jsonl", b"a/train.jsonl\n../b\nREADME.md"),
+        joined(
+            b"o/n#en:test",
+            b"a/x.csv\nb/y.csv",
+            b"---\nconfigs:\n- config_name: en\n  data_files:\n  - {split: test, path: [a/*]}\n---",
+        ),
+        joined(
+            b"o/n",
+            b"a/dev/x.csv\nb/y.csv",
+            b"---\nconfigs: [&a {data_dir: b, default: true}, *a]\n---",
+        ),
+    ],
     "tokenizer_file": _tokenizers,
     "tokenizer_folder": lambda: [
         joined(

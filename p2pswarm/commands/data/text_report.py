@@ -20,6 +20,7 @@ from p2pswarm.data.sources import files_of
 from p2pswarm.data.text_files import remarks_on_split
 from p2pswarm.data.token_corpus import sources_of
 from p2pswarm.data.tokenizer import Tokenizer
+from p2pswarm.node.run.dataset_commits import with_commits
 from p2pswarm.node.run.preparation import check_documents, tokenised_run
 from p2pswarm.node.run.run_text import read_corpus, settled, tokenizer_of
 from p2pswarm.progress.printable import printable
@@ -93,7 +94,7 @@ class DataReport:
 
 def text_report(settings: Path, shown: int, changes: Sequence[str] = ()) -> DataReport:
     """Read the text of a trainer's settings, as its run would; `changes`: as `load` takes them."""
-    config = load(settings, changes)
+    config = with_commits(load(settings, changes))
     train = config.train
     if not train.parts:
         raise Unusable(f"{settings}: train.data is missing: name a text file or a folder")

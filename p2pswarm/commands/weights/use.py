@@ -17,6 +17,7 @@ from p2pswarm.data.chats.template import kept_template, template_beside
 from p2pswarm.data.samples.corpus import held_out_passes
 from p2pswarm.models.compute.inference import Quality, Sampling, TrainedModel, load_model
 from p2pswarm.models.registry import is_place, package_of
+from p2pswarm.node.run.dataset_commits import with_commits
 from p2pswarm.node.run.run_text import read_corpus, tokenizer_of
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.node_config import NodeConfig
@@ -86,6 +87,7 @@ def evaluated(
     tell: Callable[[str], None],
 ) -> "TextQualities":
     """The same of a model that is here."""
+    config = with_commits(config)
     config = dataclasses.replace(config, run=_reading(model.run, config.run.objective))
     tokenizer = model.tokenizer or tokenizer_of(config)
     digest = tokenizer.digest if tokenizer else ""

@@ -39,9 +39,10 @@ from p2pswarm.data.documents import (
 )
 from p2pswarm.data.held_out import is_held_out_document
 from p2pswarm.data.row_formats.compression import row_ending
+from p2pswarm.data.row_formats.endings import ARROW, JSON, JSON_LINES, PARQUET
 from p2pswarm.data.row_formats.json_rows import json_rows
 from p2pswarm.data.samples.corpus import Corpus
-from p2pswarm.data.sources import ARROW, JSON, JSON_LINES, PARQUET, FoundFiles
+from p2pswarm.data.sources import FoundFiles
 from p2pswarm.data.token_file import PreparedDocument
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.settings.train_config import TrainConfig

@@ -10,7 +10,7 @@ import lzma
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO
 
 import zstandard
@@ -24,14 +24,14 @@ REASON_CHARS_MAX = 100  # of what a library says
 INSTEAD = "copy it again, or unpack it and name what was in it"
 
 
-def is_packed(file: Path) -> bool:
+def is_packed(file: PurePath) -> bool:
     """Return whether a file is compressed in a way that is read here."""
     return file.suffix.lower() in UNPACKED
 
 
-def row_ending(file: Path) -> str:
+def row_ending(file: PurePath) -> str:
     """The ending of what is in a file, in small letters: ".jsonl" of a.jsonl.gz."""
-    return Path(file.stem if is_packed(file) else file.name).suffix.lower()
+    return PurePath(file.stem if is_packed(file) else file.name).suffix.lower()
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from p2pswarm.models.own_weights import OwnWeights
 from p2pswarm.node.progress.curves import try_curves
 from p2pswarm.node.progress.wandb_curves import try_wandb
 from p2pswarm.node.run.closed_run import check_closed, owned_by_us
+from p2pswarm.node.run.dataset_commits import goes_on, keep_commits, with_commits
 from p2pswarm.node.run.first_checkpoint import first_checkpoint, own_weights
 from p2pswarm.node.run.references import check_references
 from p2pswarm.node.run.resume import begun_from, resumed_from, writable_store
@@ -49,7 +50,7 @@ from p2pswarm.run.schedule import warms_on
 from p2pswarm.settings.config import HF, STARTS, OptimizerConfig, RunConfig
 from p2pswarm.settings.limits import BYTES, trained_tokens
 from p2pswarm.settings.node_config import NodeConfig
-from p2pswarm.settings.train_config import TrainConfig
+from p2pswarm.settings.train_config import MixturePart, TrainConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
     for trial in _trials(config, writer):
         trial()
     _try_cache(config.train)
-    asked = owned_by_us(config)
+    named, asked = config, owned_by_us(with_commits(config))
     config = settled(asked)
     tokenizer = tokenizer_of(config)
     config = dataclasses.replace(config, run=checked_model(config.run, tokenizer))
@@ -95,6 +96,7 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
     if config.state is not None:
         make_folder(config.state)
         _check_state(config, config.state, text)
+    keep_commits(named, config)
     keep_with_checkpoints(config, tokenizer)
     resumed = _beginning(config, own, text, say)
     guessed = asked.run.batch != config.run.batch
@@ -109,8 +111,11 @@ def check_run(config: NodeConfig, problems: Problems) -> None:
     for trial in _trials(config, READER):
         with problems.noted():
             trial()
-    there = 0
-    for part in train.parts:
+    there, texts = 0, tuple[MixturePart, ...]()
+    with problems.noted():
+        config = with_commits(config)
+        texts = config.train.parts
+    for part in texts:
         with problems.noted():
             assert part.data is not None, "a text of a mixture has it"
             check_there(part.data)
@@ -159,17 +164,9 @@ def _beginning(
     train = config.train
     if train.begin_from:
         return begun_from(train.begin_from, config.run, text, say, fresh=train.fresh_moments)
-    if own is None or train.resume or train.standby or _goes_on(config):
+    if own is None or train.resume or train.standby or goes_on(config):
         return resumed_from(train.resume, config.run, text, say)
     return first_checkpoint(own, config.run, train.cache or default_cache())
-
-
-def _goes_on(config: NodeConfig) -> bool:
-    """Return whether the folder of `state` has a run that is not over, and it is to go on."""
-    if config.state is None or config.train.new or not config.state.is_dir():
-        return False
-    saved = RunFolder(config.state).read()
-    return saved is not None and not saved.finished
 
 
 def _trials(config: NodeConfig, writer: str) -> tuple[Callable[[], object], ...]:
