@@ -80,10 +80,6 @@ MMAP_BYTES = 32 << 20  # DEFAULT_MMAP_THRESHOLD_MAX: larger blocks go back to th
 ARENAS = 1  # a thread's own arena would give empty heaps back, whatever the threshold
 MIB = 1 << 20
 GB = 1e9
-BASE_ALONE = (
-    "a run that freezes weights is for one device a server: name one in serve.device, and start a "
-    "server on each of the others"
-)
 PAIRS_ALONE = (
     "a run that compares answers is for one device a server: name one in serve.device, and start a "
     "server on each of the others"
@@ -321,8 +317,6 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     draws = has_files(run) or not run.has_base  # else its weights, too, come from members
     check_once(run)
     if len(devices := devices_of(serve.device)) > 1:
-        if run.has_base:
-            raise Unusable(BASE_ALONE)
         if run.objective.prefers:
             raise Unusable(PAIRS_ALONE)
         if serve.compiled:
@@ -337,7 +331,7 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
             by_block=serve.recompute == "block",
             parallel=serve.parallel,
         )
-        return group_engine(run, stage, group)
+        return group_engine(run, stage, group, draws=draws)
     require_dtypes(run, device)
     numbers = stage_blocks(run, stage)
     layout, frozen_bytes = layout_of(run, numbers), base_bytes(run, numbers)
