@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
+import torch
 from server import harness
 from server.devices.harness import CPU, by_ranks, engine_alone, group_alone
 from server.devices.test_group_stage import BY_TOKENS, SHARED, TWO, close, overlapped, steps_of
@@ -16,11 +17,13 @@ from server.harness import peer, swarm, virtual
 from server.test_frozen_training import GPT, assert_as_in_a_plain_loop, with_adapters
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.models.blocks import bare_blocks, stage_blocks
 from p2pswarm.models.check.model_check import fill_factors
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.model_source import resolved
 from p2pswarm.server.devices.group_stage import group_engine
 from p2pswarm.server.devices.plan_check import require_right_plan
+from p2pswarm.server.devices.rank_base import RankBase
 from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
 from p2pswarm.settings.config import AdapterConfig, BatchConfig, ModelConfig, RunConfig
 from p2pswarm.settings.node_config import CONTEXT, ROWS, TENSOR
@@ -44,7 +47,10 @@ LOW = ("blocks.0.*", "blocks.1.*")
 NF4 = {"nf4": adapted(LONG)}
 A_STAGE = {"a frozen stage": resolved(replace(gpt(), cut=(2, 1, 1), frozen=LOW, base="bf16"))}
 A_LAYER = {"one layer": adapted(gpt(stages=2), "int8", targets=("blocks.2.mlp_out",))}
-OURS = NF4 | A_STAGE | A_LAYER
+ROWS_OF_CHATS = BatchConfig(microbatches=2, rows=3, samples="whole")
+MARKED = replace(gpt(stages=1, sequence_length=40, documents="marked"), batch=ROWS_OF_CHATS)
+CHATS = {"chats": adapted(MARKED, "int8")}
+OURS = NF4 | A_STAGE | A_LAYER | CHATS
 BY_TENSORS = {"nf4": adapted(wide(gpt(stages=1)))} | A_STAGE
 MORE = OURS | {
     "cut": adapted(gpt()),
@@ -169,6 +175,17 @@ def of_steps(**more):
     model = ModelConfig(d_model=16, layers=2, heads=2, sequence_length=12, dtype="float64")
     batch = BatchConfig(microbatches=2, rows=3)
     return RunConfig(stages=3, model=model, batch=batch, cut=(1, 2, 1), **more)
+
+
+def test_a_rank_of_another_device_has_a_copy_of_what_is_packed():
+    run = adapted(family("llama", ranks=1), "int8")
+    numbers, alone = stage_blocks(run, 1), torch_engine(run, 1, CPU, PLENTY)
+    memory = alone.weights._flat.base.memory
+    there = torch.device("meta")  # it keeps no number, and is not the node's memory
+    base = RankBase(run, numbers, bare_blocks(run, numbers, CPU), there, memory)
+    base.take()
+
+    assert base.own_bytes == sum(x.nbytes for x in memory.values())
 
 
 def test_with_a_delay_both_halves_use_one_base(groups):
