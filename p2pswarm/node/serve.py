@@ -316,6 +316,8 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     offer_served(run, serve)
     draws = has_files(run) or not run.has_base  # else its weights, too, come from members
     check_once(run)
+    numbers = stage_blocks(run, stage)
+    layout, frozen_bytes = layout_of(run, numbers), base_bytes(run, numbers)
     if len(devices := devices_of(serve.device)) > 1:
         if run.objective.prefers:
             raise Unusable(PAIRS_ALONE)
@@ -323,6 +325,8 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
             raise Unusable(COMPILED_ALONE)
         if serve.parallel != TENSOR:
             check_rows(run)
+        host = functools.partial(free_bytes, torch.device("cpu"))  # it has the state and the base
+        free_for_stage(run, stage, layout.state_bytes, host, frozen_bytes)
         group = DeviceGroup(
             devices,
             serve.threads,
@@ -333,8 +337,6 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
         )
         return group_engine(run, stage, group, draws=draws)
     require_dtypes(run, device)
-    numbers = stage_blocks(run, stage)
-    layout, frozen_bytes = layout_of(run, numbers), base_bytes(run, numbers)
     engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * layout.state_bytes + frozen_bytes
     there = functools.partial(free_bytes, device)
     free = free_for_stage(run, stage, layout.state_bytes, there, frozen_bytes)
