@@ -81,10 +81,8 @@ class BaseMemory:
         sizes = list(map(size_of, self._tensors))
         places = self._unpacked_places(blocks)
         length = max((stop for _, stop in places.values()), default=0)
-        packed, unpacked = (
-            zeros(PACKED, torch.uint8, sum(sizes)),
-            zeros(UNPACKED, self._dtype, length),
-        )
+        packed = zeros(PACKED, torch.uint8, sum(sizes))
+        unpacked = zeros(UNPACKED, self._dtype, length)
         self.memory = {PACKED: packed, UNPACKED: unpacked}
         """The bytes of all blocks; and what is no product's and is computed with in another dtype
         than it is kept in, such as norms."""

@@ -6,8 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 from server import harness
-from server.devices.harness import CPU, by_ranks, engine_alone, group_alone
-from server.devices.test_group_stage import BY_TOKENS, SHARED, TWO, close, overlapped, steps_of
+from server.devices.harness import ALL, CPU, by_ranks, engine_alone, group_alone
+from server.devices.test_group_stage import (
+    BY_TOKENS,
+    SHARED,
+    TWO,
+    close,
+    overlapped,
+    steps_of,
+    tokens,
+)
 from server.devices.test_rank_stage import (
     every_stage_is_what_one_device_computes,
     family,
@@ -175,6 +183,21 @@ def of_steps(**more):
     model = ModelConfig(d_model=16, layers=2, heads=2, sequence_length=12, dtype="float64")
     batch = BatchConfig(microbatches=2, rows=3)
     return RunConfig(stages=3, model=model, batch=batch, cut=(1, 2, 1), **more)
+
+
+@WAYS
+def test_a_stage_of_which_nothing_trains_is_served(groups, way):
+    run = resolved(replace(of_steps(), cut=(2, 1, 1), frozen=LOW, base="bf16"))
+    group, one = groups(run, 0, way), torch_engine(run, 0, CPU, PLENTY)
+    made = []
+    for engine in (group, one):
+        engine.weights.reset(draw=True)
+        made.append(engine.stage.forward((0, 0), tokens(0), {})["x"])
+        assert engine.stage.backward((0, 0), {}, ALL) == {}
+
+    assert close(*made)
+    assert group.weights.hashes() == one.weights.hashes()
+    assert not len(group.weights.reduction()._sum_N)
 
 
 def test_a_rank_of_another_device_has_a_copy_of_what_is_packed():
