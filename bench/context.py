@@ -1,6 +1,6 @@
 """Attention by document against a dense mask; devices that share the tokens of a row.
 
-    PYTHONPATH=. python bench/context.py --devices N [--json FILE]
+    PYTHONPATH=. python bench/context.py --devices N [--adapter] [--json FILE]
 
 With one device, 16 documents of 512 tokens lie in one row of 8,192. Both ways compute the same
 numbers, forward and backward, in turn, in one run: the time is the median of the pairs' ratios. The
@@ -10,11 +10,14 @@ largest number there.
 
 With several, which are processes on the CPU, the difference is that of the loss and of a
 microbatch's gradient, in float64, between `serve.parallel = "context"` and one process: one
-document is split, and others are whole. Times are of the plan's own model of a layer, of an 8B
-model on cards of PCIe 4, over the ideal, where all devices are equal and nothing is exchanged: of
-the plan, and of zig-zag over the whole row, where every device gets all keys. They are means of 40
-rows of each of four kinds of log-normal lengths. `plan_ms` is the processor's time for a row's
-plan, the 99th of a hundred.
+document is split, and others are whole. With `--adapter` the run trains adapters of rank 16 on an
+NF4 base, and it is told how many MiB are frozen, once for all devices, and how many of weights a
+device has for itself: its share of what trains.
+
+Times are of the plan's own model of a layer, of an 8B model on cards of PCIe 4, over the ideal,
+where all devices are equal and nothing is exchanged: of the plan, and of zig-zag over the whole
+row, where every device gets all keys. They are means of 40 rows of each of four kinds of log-normal
+lengths. `plan_ms` is the processor's time for a row's plan, the 99th of a hundred.
 """
 # ruff: noqa: D102, N803, N806  `TokenGroup` documents methods; shapes are written at the end of names
 
@@ -28,6 +31,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -35,10 +39,12 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 from p2pswarm.models.attention.document_attention import WHOLE_ROWS, AttentionRule
+from p2pswarm.models.check.model_check import fill_factors
 from p2pswarm.models.compute.base import BackwardSpec
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.document_positions import beside
 from p2pswarm.models.gpt import Layer
+from p2pswarm.models.model_source import resolved
 from p2pswarm.server.devices.group_stage import group_engine
 from p2pswarm.server.devices.microbatch_part import BACKWARD, RECEIVED_PRODUCTS
 from p2pswarm.server.devices.rank_processes import DeviceGroup
@@ -49,7 +55,7 @@ from p2pswarm.server.devices.token_plan import (
     plan_cost,
     token_plan,
 )
-from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.settings.config import AdapterConfig, BatchConfig, ModelConfig, RunConfig
 from p2pswarm.settings.node_config import CONTEXT
 
 DOCUMENTS, LENGTH, HEADS, FEATURES = 16, 512, 4, 64
@@ -227,13 +233,15 @@ def planned(devices: int) -> dict[str, float]:
     return found | {"plan_ms": statistics.quantiles(took_ms, n=100)[-1]}
 
 
-def shared_difference(devices: int) -> float:
+def shared_difference(devices: int, *, adapter: bool) -> dict[str, float]:
     """The largest of the loss and of a microbatch's gradient, between a context group and one."""
     model = ModelConfig(
         d_model=64, layers=2, heads=4, sequence_length=256, dtype="float64", documents="apart",
         document_end=END,
     )  # fmt: skip
     run = RunConfig(stages=1, model=model, batch=BatchConfig(rows=2, microbatches=1))
+    if adapter:
+        run = resolved(replace(run, base="nf4", adapter=AdapterConfig()))
     generator = torch.Generator().manual_seed(1)
     tokens_BS = torch.randint(END + 1, 256, (2, 257), generator=generator)
     tokens_BS[:, [3, 200, 230]] = END
@@ -242,15 +250,25 @@ def shared_difference(devices: int) -> float:
     worst, results = 0.0, []
     for engine in (group, alone):
         engine.weights.reset(draw=True)
+        fill_factors(engine.weights._flat)  # noqa: SLF001  zeros would hide the other factors'
         loss = engine.stage.finish(tokens_BS, {}, SPEC).loss
         results.append((loss, engine.weights.reduction()._sum_N.clone()))  # noqa: SLF001
     (own, ours_N), (loss, theirs_N) = results
     worst = abs(own - loss) / loss
-    return max(worst, ((ours_N - theirs_N).abs().max() / theirs_N.abs().max()).item())
+    worst = max(worst, ((ours_N - theirs_N).abs().max() / theirs_N.abs().max()).item())
+    if not adapter or group.base is None:
+        return {"difference": worst}
+    own_bytes = max(group.stage._ranks.weight_bytes)  # noqa: SLF001  counted, not told
+    base_bytes = sum(map(group.base.piece_bytes, range(group.base.pieces)))
+    return {
+        "difference": worst,
+        "base_mib": base_bytes / (1 << 20),
+        "own_mib": own_bytes / (1 << 20),
+    }
 
 
-def several_devices(devices: int) -> dict[str, float]:
-    return {"difference": shared_difference(devices), **planned(devices)}
+def several_devices(devices: int, *, adapter: bool) -> dict[str, float]:
+    return {**shared_difference(devices, adapter=adapter), **planned(devices)}
 
 
 def one_device() -> dict[str, float]:
@@ -272,14 +290,20 @@ def one_device() -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--adapter", action="store_true", help="train adapters on an NF4 base")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.adapter and asked.devices == 1:
+        parser.error("--adapter is for several devices: add --devices 2")
     torch.set_num_threads(1)
     if asked.peak:
         print(own_peak(*asked.peak))
         return
-    found = one_device() if asked.devices == 1 else several_devices(asked.devices)
+    if asked.devices == 1:
+        found = one_device()
+    else:
+        found = several_devices(asked.devices, adapter=asked.adapter)
     text = json.dumps({name: float(f"{x:.3g}") for name, x in found.items()}, indent=1)
     print(text)
     if asked.json:

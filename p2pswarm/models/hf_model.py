@@ -332,7 +332,7 @@ def _require_all_named(kind: str, base: Any, found: dict[str, Style]) -> None:
         parent, _, _ = name.rpartition(".")
         for own, _ in base.get_submodule(parent).named_parameters():
             full = f"{parent}.{own}"
-            if full not in found and full.rpartition(".")[0] not in found:
+            if not any(f"{full}.".startswith(f"{each}.") for each in found):
                 raise Unusable(
                     f"{kind} ships a plan that does not say how {full} is shared: {BY_ROWS}"
                 )

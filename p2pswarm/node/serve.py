@@ -80,10 +80,6 @@ MMAP_BYTES = 32 << 20  # DEFAULT_MMAP_THRESHOLD_MAX: larger blocks go back to th
 ARENAS = 1  # a thread's own arena would give empty heaps back, whatever the threshold
 MIB = 1 << 20
 GB = 1e9
-BASE_ALONE = (
-    "a run that freezes weights is for one device a server: name one in serve.device, and start a "
-    "server on each of the others"
-)
 PAIRS_ALONE = (
     "a run that compares answers is for one device a server: name one in serve.device, and start a "
     "server on each of the others"
@@ -320,15 +316,17 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     offer_served(run, serve)
     draws = has_files(run) or not run.has_base  # else its weights, too, come from members
     check_once(run)
+    numbers = stage_blocks(run, stage)
+    layout, frozen_bytes = layout_of(run, numbers), base_bytes(run, numbers)
     if len(devices := devices_of(serve.device)) > 1:
-        if run.has_base:
-            raise Unusable(BASE_ALONE)
         if run.objective.prefers:
             raise Unusable(PAIRS_ALONE)
         if serve.compiled:
             raise Unusable(COMPILED_ALONE)
         if serve.parallel != TENSOR:
             check_rows(run)
+        host = functools.partial(free_bytes, torch.device("cpu"))  # it has the state and the base
+        free_for_stage(run, stage, layout.state_bytes, host, frozen_bytes)
         group = DeviceGroup(
             devices,
             serve.threads,
@@ -337,10 +335,8 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
             by_block=serve.recompute == "block",
             parallel=serve.parallel,
         )
-        return group_engine(run, stage, group)
+        return group_engine(run, stage, group, draws=draws)
     require_dtypes(run, device)
-    numbers = stage_blocks(run, stage)
-    layout, frozen_bytes = layout_of(run, numbers), base_bytes(run, numbers)
     engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * layout.state_bytes + frozen_bytes
     there = functools.partial(free_bytes, device)
     free = free_for_stage(run, stage, layout.state_bytes, there, frozen_bytes)

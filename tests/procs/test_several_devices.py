@@ -78,6 +78,22 @@ def test_a_family_of_transformers_trains_by_tensors_beside_servers_of_one_device
     trains_what_a_plain_loop_does(start, join, run_file, file, groups=2)
 
 
+@pytest.mark.full
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("parallel", ["context", "tensor"])
+def test_adapters_train_on_two_devices_beside_servers_of_one(
+    start, seed_node, run_file, tmp_path, parallel
+):
+    _, address = seed_node
+    frozen = '[run]\nbase = "int8"\nadapter = { rank = 2 }\n'
+    run_file.write_text(run_file.read_text().replace("[run]\n", frozen))
+    file = tmp_path / "shared.toml"
+    file.write_text(f'{TWO_DEVICES}parallel = "{parallel}"\n')
+
+    join = ("--bootstrap", address, *HERE)
+    trains_what_a_plain_loop_does(start, join, run_file, file, groups=2)
+
+
 def trains_what_a_plain_loop_does(start, join, run_file, two_devices, groups=1):
     """So many of the two stages have a server on two devices; another server is on a single one."""
     trainer = start("train", run_file, *join, module="p2pswarm")

@@ -9,7 +9,7 @@ Shapes:  bytes are uint8, one buffer for each block.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -17,7 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from p2pswarm.models.blocks import first_values, make_blocks
-from p2pswarm.models.formats.weight_formats import WeightFormat, aligned, format_named
+from p2pswarm.models.formats.weight_formats import (
+    TensorCut,
+    WeightFormat,
+    aligned,
+    format_named,
+)
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.codecs.tensor_pool import on_host
@@ -29,6 +34,7 @@ THREADS = 8  # as for the state's hashes
 KEY_TAG = b"p2pswarm-base-block-1:"
 OF_TEXT = ("folder", "tokenizer", "document_end", "documents", "router_loss")
 """The settings of a model on which no weight depends."""
+WHOLE: Mapping[str, TensorCut] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +49,10 @@ class BaseTensor:
     stop: int
 
 
-def base_tensors(run: RunConfig, block: nn.Module) -> list[BaseTensor]:
-    """The frozen parameters of a block, in their order."""
+def base_tensors(
+    run: RunConfig, block: nn.Module, cuts: Mapping[str, TensorCut] = WHOLE
+) -> list[BaseTensor]:
+    """The frozen parameters of a block, or the parts `cuts` of them by their names, in order."""
     found, start = [], 0
     modules = dict(block.named_modules())
     for name, parameter in block.named_parameters():
@@ -54,8 +62,11 @@ def base_tensors(run: RunConfig, block: nn.Module) -> list[BaseTensor]:
         quantised = getattr(modules[owner], "packs", {}).get(own, False)
         kind = run.base if quantised or run.base == "full" else "bf16"
         form = format_named(kind, run.model.dtype)
-        stop = start + form.size_bytes(parameter.shape)
-        found.append(BaseTensor(name, tuple(parameter.shape), form, start, stop))
+        shape = tuple(parameter.shape)
+        if name in cuts:
+            shape = cuts[name].shape(shape)
+        stop = start + form.size_bytes(shape)
+        found.append(BaseTensor(name, shape, form, start, stop))
         start = aligned(stop)
     return found
 

@@ -7,13 +7,15 @@ Shapes:  bytes are uint8, one buffer for each block.
 Errors:  BadMessage for a piece of another size.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.models.base_weights.base_layout import (
+    BaseTensor,
     base_spans,
     base_tensors,
     block_hashes,
@@ -28,27 +30,70 @@ from p2pswarm.models.formats.product_modules import (
     PackedWeight,
     ScratchMemory,
 )
-from p2pswarm.models.formats.weight_formats import DTYPES, PlainFormat
+from p2pswarm.models.formats.weight_formats import (
+    ALIGN_BYTES,
+    DTYPES,
+    PlainFormat,
+    TensorCut,
+)
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.codecs.tensor_pool import on_host
+from p2pswarm.tensors.flat_layout import Span
 from p2pswarm.tensors.state_tree import base_leaves, root_of
+
+Cuts = Mapping[int, Mapping[str, TensorCut]]
+EVERYTHING: Cuts = {}
+ZerosFor = Callable[[str, torch.dtype, int], Tensor]
+"""Makes the memory of a name, a dtype and a length."""
+PACKED, UNPACKED = "base", "base_unpacked"
 
 
 class BaseMemory:
     """The frozen weights of the blocks of a stage; implements `FrozenWeights`."""
 
     def __init__(
-        self, run: RunConfig, numbers: range, blocks: Sequence[nn.Module], device: torch.device
+        self,
+        run: RunConfig,
+        numbers: range,
+        blocks: Sequence[nn.Module],
+        device: torch.device,
+        zeros_for: ZerosFor | None = None,
+        cuts: Cuts = EVERYTHING,
     ) -> None:
+        """`zeros_for`: makes the memory elsewhere than on `device`; `cuts`: of each block, the
+        parts of parameters that are here, by their names; of others all is here.
+        """
         self._run, self._numbers, self._blocks = run, numbers, blocks
+        self._cuts = cuts
+        self._uncut = [base_tensors(run, block) for block in blocks] if cuts else []
         self._dtype = DTYPES[run.model.dtype]
-        self._tensors = [base_tensors(run, block) for block in blocks]
-        sizes = map(size_of, self._tensors)
-        self.buffers = [torch.zeros(size, dtype=torch.uint8, device=device) for size in sizes]
+        self._tensors = [
+            base_tensors(run, block, cuts.get(place, {})) for place, block in enumerate(blocks)
+        ]
         self._scratch = ScratchMemory()
-        self._copies: dict[int, tuple[nn.Parameter, PackedWeight]] = {}
-        """What is computed with in another dtype than it is kept in, by where its bytes lie."""
+
+        def zeros(name: str, dtype: torch.dtype, length: int) -> Tensor:
+            if zeros_for is not None:
+                return zeros_for(name, dtype, length)
+            return torch.zeros(length, dtype=dtype, device=device)
+
+        sizes = list(map(size_of, self._tensors))
+        places = self._unpacked_places(blocks)
+        length = max((stop for _, stop in places.values()), default=0)
+        packed = zeros(PACKED, torch.uint8, sum(sizes))
+        unpacked = zeros(UNPACKED, self._dtype, length)
+        self.memory = {PACKED: packed, UNPACKED: unpacked}
+        """The bytes of all blocks; and what is no product's and is computed with in another dtype
+        than it is kept in, such as norms."""
+        self.buffers = list(torch.split(packed, sizes))
+        self._unpacked: dict[tuple[int, str], nn.Parameter] = {}
+        for block, tensor in self._all():
+            if (place := places.get((block, tensor.name))) is not None:
+                there = unpacked[slice(*place)].view(tensor.shape)
+                self._unpacked[block, tensor.name] = nn.Parameter(there, requires_grad=False)
+        self.uses = 0
+        """How often there was something new to compute with."""
         self.roots: tuple[bytes, ...] = ()
         """Of each block; none until they are here."""
         self._hashes: tuple[bytes, ...] = ()
@@ -69,33 +114,46 @@ class BaseMemory:
     @property
     def storages(self) -> frozenset[int]:
         """The memory of frozen weights: a graph refers to it and does not hold it."""
-        there = (*self.buffers, *(copy for copy, _ in self._copies.values()))
-        return frozenset(x.untyped_storage().data_ptr() for x in there)
+        return frozenset(x.untyped_storage().data_ptr() for x in self.memory.values())
 
     def bind(self, blocks: Sequence[nn.Module]) -> None:
         """Have modules use the weights; also those of a second copy of the blocks."""
-        for block, tensors, data in zip(blocks, self._tensors, self.buffers, strict=True):
-            for tensor in tensors:
-                owner, _, own = tensor.name.rpartition(".")
-                part = data[tensor.start : tensor.stop]
-                packed = PackedWeight(tensor.format, part, tensor.shape, self._scratch)
-                self._bind(block.get_submodule(owner), own, packed)
+        for block, tensor in self._all():
+            owner, _, own = tensor.name.rpartition(".")
+            module, packed = blocks[block].get_submodule(owner), self._packed(block, tensor)
+            if (block, tensor.name) in self._unpacked:
+                setattr(module, own, self._unpacked[block, tensor.name])
+            elif isinstance(module, PackedParameters) and not self._is_plain(tensor):
+                module.packed[own] = packed
+            elif isinstance(module, PackedLinear | PackedEmbedding) and not self._is_plain(tensor):
+                module.packed = packed
+            else:
+                there = tensor.format.unpack(packed.data, packed.shape, self._dtype)
+                setattr(module, own, nn.Parameter(there, requires_grad=False))
 
-    def _bind(self, module: nn.Module, name: str, packed: PackedWeight) -> None:
-        form = packed.format
-        if isinstance(form, PlainFormat) and form.dtype == self._dtype:
-            there = form.view(packed.data, packed.shape)
-            setattr(module, name, nn.Parameter(there, requires_grad=False))
-        elif isinstance(module, PackedParameters) and name in module.packs:
-            module.packed[name] = packed
-        elif isinstance(module, PackedLinear | PackedEmbedding) and name in module.packs:
-            module.packed = packed
-        else:
-            place = packed.data.data_ptr()
-            if place not in self._copies:
-                empty = torch.empty(packed.shape, dtype=self._dtype, device=packed.data.device)
-                self._copies[place] = nn.Parameter(empty, requires_grad=False), packed
-            setattr(module, name, self._copies[place][0])
+    def _all(self) -> Iterator[tuple[int, BaseTensor]]:
+        """Every frozen parameter, with the place of its block."""
+        return ((place, each) for place, own in enumerate(self._tensors) for each in own)
+
+    def _packed(self, block: int, tensor: BaseTensor) -> PackedWeight:
+        part = self.buffers[block][tensor.start : tensor.stop]
+        return PackedWeight(tensor.format, part, tensor.shape, self._scratch)
+
+    def _is_plain(self, tensor: BaseTensor) -> bool:
+        """Return whether modules compute with the bytes as they are."""
+        return isinstance(tensor.format, PlainFormat) and tensor.format.dtype == self._dtype
+
+    def _unpacked_places(self, blocks: Sequence[nn.Module]) -> dict[tuple[int, str], Span]:
+        """Where what is unpacked for good lies, in values."""
+        found, start = {}, 0
+        for block, tensor in self._all():
+            owner, _, own = tensor.name.rpartition(".")
+            packs = getattr(blocks[block].get_submodule(owner), "packs", {})
+            if own not in packs and not self._is_plain(tensor):
+                stop = start + math.prod(tensor.shape)
+                found[block, tensor.name] = start, stop
+                start = stop + -stop % ALIGN_BYTES
+        return found
 
     @torch.no_grad()
     def fill(self) -> None:
@@ -140,10 +198,32 @@ class BaseMemory:
         return leaf
 
     @torch.no_grad()
+    def take_parts(self, whole: Tensor) -> None:
+        """Fill what is here, by `cuts`, from the bytes of all blocks."""
+        begin = 0
+        for place, there in enumerate(self._uncut):
+            for tensor, own in zip(there, self._tensors[place], strict=True):
+                data = whole[begin + tensor.start : begin + tensor.stop]
+                part = self.buffers[place][own.start : own.stop]
+                if (cut := self._cuts.get(place, {}).get(tensor.name)) is None:
+                    part.copy_(data)
+                else:
+                    made = torch.zeros(len(part), dtype=torch.uint8, device=data.device)
+                    tensor.format.narrow(data, tensor.shape, cut, made)
+                    part.copy_(made)
+            begin += size_of(there)
+        self._unpack()
+
+    def _unpack(self) -> None:
+        for block, tensor in self._all():
+            if (there := self._unpacked.get((block, tensor.name))) is not None:
+                there.copy_(self._packed(block, tensor).dense(self._dtype))
+
+    @torch.no_grad()
     def use(self) -> None:
         """Compute with what is here now."""
-        for copy, packed in self._copies.values():
-            copy.copy_(packed.dense(self._dtype))
+        self._unpack()
+        self.uses += 1
         self._hashes = tuple(hashed for data in self.buffers for hashed in block_hashes(data))
         self.roots = self._roots(self._hashes)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import WholeBlock
-from p2pswarm.models.base_weights.base_memory import BaseMemory
+from p2pswarm.models.base_weights.base_memory import BaseMemory, ZerosFor
 from p2pswarm.models.blocks import (
     averagings_of,
     bare_blocks,
@@ -183,7 +183,7 @@ class FlatParameters:
         run: RunConfig,
         numbers: range,
         device: torch.device,
-        zeros_for: Callable[[str, torch.dtype, int], Tensor] | None = None,
+        zeros_for: ZerosFor | None = None,
         even: "FlatParameters | None" = None,
         *,
         fills: bool = True,
@@ -198,7 +198,7 @@ class FlatParameters:
         """Whether second moments are kept of all parameters, also where the optimizer needs none:
         the grid of sums is read from them."""
         self._run = run
-        self.base = self._base(device, even, fills=fills)
+        self.base = self._base(device, zeros_for, even, fills=fills)
         """What is frozen; with a delay both halves have the same."""
         self.layout = layout = block_layout(run, numbers, self.blocks)
         self.segments = self._segments(frozen := frozen_names(self.blocks))
@@ -244,12 +244,17 @@ class FlatParameters:
             self.halves = FlatParameters(run, numbers, device, zeros_for, self).halves
 
     def _base(
-        self, device: torch.device, even: "FlatParameters | None", *, fills: bool
+        self,
+        device: torch.device,
+        zeros_for: ZerosFor | None,
+        even: "FlatParameters | None",
+        *,
+        fills: bool,
     ) -> BaseMemory | None:
         if not self._run.has_base:
             return None
         if even is None or even.base is None:
-            base = BaseMemory(self._run, self.numbers, self.blocks, device)
+            base = BaseMemory(self._run, self.numbers, self.blocks, device, zeros_for)
             if fills:
                 base.fill()
             elif not base.pieces:

@@ -185,7 +185,17 @@ def pack_parameters(module: Any, names: Iterable[str]) -> None:
     become(module, PackedParameters)
 
 
+def own_kind(module: nn.Module) -> type[nn.Module]:
+    """The class of a module before it became more."""
+    kind = type(module)
+    while (more := _MORE.get(kind)) is not None:
+        kind = more
+    return kind
+
+
 _KINDS: dict[tuple[type[nn.Module], type[nn.Module]], type[nn.Module]] = {}
+_MORE: dict[type[nn.Module], type[nn.Module]] = {}
+"""Of each of them, the class that it was made of."""
 
 
 def become(module: nn.Module, kind: type[nn.Module]) -> None:
@@ -193,4 +203,5 @@ def become(module: nn.Module, kind: type[nn.Module]) -> None:
     both = kind, type(module)
     if both not in _KINDS:
         _KINDS[both] = type(both[1].__name__, both, {})
+        _MORE[_KINDS[both]] = both[1]
     module.__class__ = _KINDS[both]

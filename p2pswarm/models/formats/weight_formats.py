@@ -12,6 +12,7 @@ Source:  Dettmers et al., "QLoRA" (arXiv 2305.14314), for NF4 and its table.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -46,8 +47,41 @@ NF4 = (
 """The quantiles of a normal distribution that the paper has, as float32."""
 
 
+@dataclass(frozen=True, slots=True)
+class TensorCut:
+    """A part of a tensor: some spans along one of its dimensions, one after the other."""
+
+    dim: int
+    spans: tuple[tuple[int, int], ...]
+    """From where to where."""
+
+    def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the part."""
+        found = list(shape)
+        found[self.dim] = sum(stop - start for start, stop in self.spans)
+        return tuple(found)
+
+    def fits(self, shape: Sequence[int], grain: int) -> bool:
+        """Return whether it takes no part of `grain` values of a row, and no row has such a one."""
+        ends = (end for span in self.spans for end in span) if self._is_last(shape) else ()
+        return not any(end % grain for end in (shape[-1], *ends))
+
+    def of(self, x: Tensor, shape: Sequence[int], values: int = 1) -> Tensor:
+        """The part of a tensor of `shape`, of which `values` of a row are one value here."""
+        x = x.view(*shape[:-1], shape[-1] // values)
+        unit = values if self._is_last(shape) else 1
+        spans = [(start // unit, stop // unit) for start, stop in self.spans]
+        return torch.cat([x.narrow(self.dim, a, b - a) for a, b in spans], self.dim)
+
+    def _is_last(self, shape: Sequence[int]) -> bool:
+        return self.dim % len(shape) == len(shape) - 1
+
+
 class WeightFormat(Protocol):
     """A way to keep a tensor in bytes."""
+
+    grain: int
+    """So many values of a row are packed together."""
 
     def size_bytes(self, shape: Sequence[int]) -> int:
         """What a tensor of a shape takes."""
@@ -74,6 +108,13 @@ class WeightFormat(Protocol):
         """Element `index` of the tensor's first dimension, in a dtype."""
         ...
 
+    def narrow(self, data: Tensor, shape: Sequence[int], cut: TensorCut, part: Tensor) -> None:
+        """Write the bytes of a part, which has the shape `cut.shape(shape)`.
+
+        Its numbers are the same. The cut has to fit the grain.
+        """
+        ...
+
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which a code is multiplied by its scale, before it is rounded once."""
@@ -98,6 +139,8 @@ def aligned(size_bytes: int) -> int:
 
 class PlainFormat:
     """Implements `WeightFormat` by a dtype."""
+
+    grain = 1
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -127,6 +170,9 @@ class PlainFormat:
     ) -> Tensor:
         return self._unpacked(self.view(data, shape)[index], dtype, out)
 
+    def narrow(self, data: Tensor, shape: Sequence[int], cut: TensorCut, part: Tensor) -> None:
+        self.pack(cut.of(self.view(data, shape), shape), part)
+
     def _unpacked(self, there: Tensor, dtype: torch.dtype, out: Tensor | None) -> Tensor:
         if out is None or dtype == self.dtype:
             return there.to(dtype)
@@ -135,6 +181,8 @@ class PlainFormat:
 
 class Int8Format:
     """Implements `WeightFormat` by whole numbers and a scale for each row."""
+
+    grain = 1
 
     def size_bytes(self, shape: Sequence[int]) -> int:
         return aligned(math.prod(shape)) + math.prod(shape[:-1]) * 4
@@ -170,6 +218,14 @@ class Int8Format:
         own = slice(index * rows, (index + 1) * rows)
         return self._unpacked(codes[own], scales[own], dtype, out).view(tuple(shape[1:]))
 
+    def narrow(self, data: Tensor, shape: Sequence[int], cut: TensorCut, part: Tensor) -> None:
+        codes, scales = self._parts(data, shape)
+        own_codes, own_scales = self._parts(part, cut.shape(shape))
+        own_codes.copy_(cut.of(codes, shape).view(own_codes.shape))
+        if cut.dim % len(shape) < len(shape) - 1:
+            scales = cut.of(scales, (*shape[:-1], 1))
+        own_scales.copy_(scales.reshape(-1))
+
     def _unpacked(
         self, codes: Tensor, scales: Tensor, dtype: torch.dtype, out: Tensor | None
     ) -> Tensor:
@@ -190,6 +246,8 @@ class Int8Format:
 
 class Nf4Format:
     """Implements `WeightFormat` by 4 bits a value and a scale for 64 of them."""
+
+    grain = BLOCK
 
     def __init__(self) -> None:
         self._tables: dict[tuple[torch.device, torch.dtype], Tensor] = {}
@@ -239,6 +297,12 @@ class Nf4Format:
         start, stop = index * count, (index + 1) * count
         own = codes[start // 2 : stop // 2], scales[start // BLOCK : stop // BLOCK]
         return self._unpacked(*own, count, dtype, out).view(tuple(shape[1:]))
+
+    def narrow(self, data: Tensor, shape: Sequence[int], cut: TensorCut, part: Tensor) -> None:
+        codes, scales = self._parts(data, shape)
+        own_codes, own_scales = self._parts(part, cut.shape(shape))
+        own_codes.copy_(cut.of(codes, shape, 2).view(-1))
+        own_scales.copy_(cut.of(scales, shape, BLOCK).view(-1))
 
     def _unpacked(
         self, codes: Tensor, scales: Tensor, count: int, dtype: torch.dtype, out: Tensor | None

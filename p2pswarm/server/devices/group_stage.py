@@ -14,6 +14,7 @@ from torch import Tensor
 
 from p2pswarm.base.errors import NotServing, Refused, Unusable
 from p2pswarm.models.base import Bundle
+from p2pswarm.models.base_weights.base_memory import BaseMemory
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import BackwardSpec, Engine, Key, LossResult, NotFiniteHere
 from p2pswarm.models.compute.bundle_spec import boundary_above, engine_bundles
@@ -51,6 +52,20 @@ class GroupGraphs:
     """Measured once: all microbatches have one shape."""
 
 
+class DeviceBase:
+    """What is frozen, as the devices have it: of both halves, the same."""
+
+    def __init__(self, ranks: Ranks, base: BaseMemory | None) -> None:
+        self._ranks, self._base = ranks, base
+        self._there = 0
+
+    def follow(self) -> None:
+        """Tell the ranks of what they have not computed with yet."""
+        if self._base is not None and self._base.uses != self._there:
+            self._ranks.call("take_base")
+            self._there = self._base.uses
+
+
 class GroupStage:
     """Implements `Stage`.
 
@@ -72,6 +87,7 @@ class GroupStage:
         flat: FlatParameters,
         half: int,
         graphs: GroupGraphs,
+        base: DeviceBase,
     ) -> None:
         """`memory`: shared with the ranks; `half`: of `flat`, its place among its halves."""
         self._ranks = ranks
@@ -86,7 +102,7 @@ class GroupStage:
         self._due = self._above.differentiable if self._above else ()
         self._made = tuple(each.key for each in self._above.tensors) if self._above else ()
         self._keep_bytes = ranks.keep_bytes
-        self._graphs = graphs
+        self._graphs, self._base = graphs, base
         self._weights_there = self._sum_there = -1
         """The changes of weights and sum of which the ranks were told."""
         self.recomputed = 0
@@ -187,6 +203,7 @@ class GroupStage:
 
     def _follow(self) -> None:
         """Tell the ranks of weights and of a sum that have changed here since."""
+        self._base.follow()
         weights, summed = self._flat.params_N._version, self._flat.sum_N._version  # noqa: SLF001
         if weights != self._weights_there:
             self._call("take_weights")
@@ -200,7 +217,6 @@ class GroupWeights(TorchWeights):
     """Weights in this process, and a sum that lies in shards on the devices."""
 
     spread = True
-    base_roots: tuple[bytes, ...] = ()
 
     def __init__(
         self,
@@ -219,11 +235,16 @@ class GroupWeights(TorchWeights):
 
 
 def group_engine(
-    run: RunConfig, stage: int, group: DeviceGroup, piece_values: int = PIECE_VALUES
+    run: RunConfig,
+    stage: int,
+    group: DeviceGroup,
+    piece_values: int = PIECE_VALUES,
+    *,
+    draws: bool = True,
 ) -> Engine:
     """Stage `stage` of a run on the devices of `group`.
 
-    All servers of a run need the same `piece_values`.
+    All servers of a run need the same `piece_values`. `draws`: as of `torch_engine`.
     """
     if run.averaging_of(stage) == INT_GRID:
         raise Unusable(
@@ -243,18 +264,21 @@ def group_engine(
 
     try:
         with setting_up(stage):
-            flat = FlatParameters(run, stage_blocks(run, stage), CPU, zeros_for)
+            flat = FlatParameters(run, stage_blocks(run, stage), CPU, zeros_for, fills=draws)
             memory = _exchange(run, stage, places)
         ranks = Ranks(run_to_json(run), stage, group, places)
     finally:
         close_all(places)
-    graphs = GroupGraphs()
+    graphs, base = GroupGraphs(), DeviceBase(ranks, flat.base)
     stages = [
-        GroupStage(run, stage, ranks, memory, half, number, graphs)
+        GroupStage(run, stage, ranks, memory, half, number, graphs, base)
         for number, half in enumerate(flat.halves)
     ]
     weights = GroupWeights(run, flat, piece_values, stages)
-    return Engine(stages[0], weights, weights.state, *engine_bundles(run, stage), *stages[1:])
+    ends = engine_bundles(run, stage)
+    return Engine(
+        stages[0], weights, weights.state, *ends, *stages[1:], base=flat.base, draws=draws
+    )
 
 
 def _exchange(run: RunConfig, stage: int, places: list[SharedPlace]) -> dict[str, Tensor]:

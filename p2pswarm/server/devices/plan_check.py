@@ -14,7 +14,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.check.model_check import Computed, Gradients, difference_of, tokens_of
+from p2pswarm.models.check.model_check import (
+    Computed,
+    Gradients,
+    difference_of,
+    fill_factors,
+    tokens_of,
+)
 from p2pswarm.models.check.small_copy import shrunken
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.hf_model import BY_ROWS
@@ -41,17 +47,21 @@ def require_right_plan(
     """
     if parallel == TENSOR:
         small, shares = shrunken(run, rank[1]), "by tensors as its plan says"
+        small = dataclasses.replace(small, base="full")  # its widths are no multiples of a scale's
     else:
         small, shares = _of_one_document(shrunken(run)), "by the tokens of a row"
     small = dataclasses.replace(small, stages=1, cut=())
     tokens_BS = tokens_of(small)
     alone = ReferenceTrainer(small, device)
+    fill_factors(alone.flat)
     loss = alone.add(tokens_BS, 0)
     flat = alone.flat
     shared = {"params": flat.params_N.detach(), "tokens": tokens_BS}
     shared["sum"] = torch.zeros_like(flat.sum_N)
+    shared |= flat.base.memory if flat.base is not None else {}
     with foreign(f"the model {run.model.family} cannot be shared {shares}", f": {BY_ROWS}"):
         together = RankStage(small, 0, rank, device, shared, RankOptions(parallel=parallel))
+        together.take_base()
         together.take_weights()
         told = together.last(differentiate=True)[0]
         together.settle(add=True)

@@ -41,7 +41,8 @@ BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 METHODS: dict[str, Callable[..., int | list[float] | None]] = {
     method.__name__: method
     for method in (
-        *(RankStage.take_weights, RankStage.empty_sums, RankStage.give_sums, RankStage.settle),
+        *(RankStage.take_base, RankStage.take_weights, RankStage.empty_sums),
+        *(RankStage.give_sums, RankStage.settle),
         *(RankStage.forward, RankStage.backward, RankStage.last, RankStage.once),
         *(RankStage.forget_graphs, RankStage.forget),
     )
@@ -59,6 +60,7 @@ def main() -> int:
     try:
         halves, keep_bytes = _begun(read_message(read))
         weight_bytes = sum(half.weight_bytes for half in halves)
+        weight_bytes += 0 if halves[0].base is None else halves[0].base.own_bytes
         _send(answers, CommandDone((), keep_bytes, weight_bytes))
         while True:
             _send(answers, _carried_out(halves, read_message(read)))
@@ -103,7 +105,10 @@ def _begun(message: RankMessage) -> tuple[list[RankStage], int]:
     if run.delay:
         former = FORMER.removesuffix(".")
         states.append({**shared, "params": shared[former], "sum": shared[ODD_SUM]})
-    halves = [RankStage(run, message.stage, rank, device, state, options) for state in states]
+    halves: list[RankStage] = []
+    for state in states:
+        base = halves[0].base if halves else None
+        halves.append(RankStage(run, message.stage, rank, device, state, options, base))
     keep_bytes = graph_bytes(message.graph_mib, device, free_bytes(device), engine_bytes=0)
     return halves, keep_bytes if message.graph_mib or device.type != "cpu" else keep_bytes // count
 

@@ -27,6 +27,7 @@ from p2pswarm.server.devices.microbatch_part import (
     TokenPart,
     with_positions,
 )
+from p2pswarm.server.devices.rank_base import RankBase
 from p2pswarm.server.devices.row_split import Rows, rows_of
 from p2pswarm.server.devices.stage_shards import RowShards, StageBlocks, StageShards, TensorShards
 from p2pswarm.server.devices.token_exchange import DeviceTokens
@@ -68,8 +69,12 @@ class RankStage:
         device: torch.device,
         shared: Mapping[str, Tensor],
         options: RankOptions,
+        base: RankBase | None = None,
     ) -> None:
-        """`rank`: which of how many. `shared`: what all processes of the node map."""
+        """`rank`: which of how many. `shared`: what all processes of the node map.
+
+        `base`: what is frozen, if another part of this rank has it.
+        """
         self._shared = shared
         self._device = device
         self._first = rank[0] == 0
@@ -89,6 +94,12 @@ class RankStage:
         for module in (each for block in blocks for each in block.modules()):
             if options.parallel == CONTEXT and hasattr(module, "token_group"):
                 setattr(module, "token_group", group)  # noqa: B010  torch types attributes
+        if base is not None:
+            base.bind(blocks)
+        elif run.has_base:
+            tensors_of = rank if options.parallel == TENSOR else None
+            base = RankBase(run, numbers, blocks, device, shared, tensors_of)
+        self.base = base
         layout = block_layout(run, numbers, blocks)
         if options.by_block:
             for block in blocks:  # inside of what gathers its weights, which happens once
@@ -113,9 +124,14 @@ class RankStage:
             for whole, part in self._shards.pairs(number, self._shared["params"], local):
                 part.copy_(whole)
 
+    def take_base(self) -> None:
+        """Take what is frozen, as the node has it now."""
+        if self.base is not None:
+            self.base.take()
+
     @property
     def weight_bytes(self) -> int:
-        """Of the weights on this device, besides those that are being gathered."""
+        """Of what trains on this device, besides what is being gathered."""
         return sum(self._shards.local(p).nbytes for p in self._parameters)
 
     def empty_sums(self) -> None:
@@ -203,7 +219,8 @@ class RankStage:
         self, ends: list[Tensor], gradients: list[Tensor], given: Bundle
     ) -> list[float]:
         """Run the backward; the sums of squares of both gradients."""
-        torch.autograd.backward(ends, gradients)
+        if ends:  # or nothing below the cut trains
+            torch.autograd.backward(ends, gradients)
         self._shards.complete()
         returned = {
             name: torch.zeros_like(given[name]) if (x := given[name].grad) is None else x
@@ -270,7 +287,7 @@ class RankStage:
                 whole.copy_(x.detach())
 
     def _gathered(self) -> set[int]:
-        """The places of the weights that are gathered at the moment."""
+        """The places of weights that are whole at the moment: gathered, or frozen."""
         return {
             p.untyped_storage().data_ptr()
             for p in self._model.parameters()

@@ -61,7 +61,7 @@ def require_splittable(run: RunConfig, stage: int) -> None:
     """Raise Unusable for a stage that several devices cannot share."""
     with torch.device("meta"):
         blocks = make_blocks(run, stage_blocks(run, stage))
-    if run.model.tie and run.stages == 1:
+    if run.tied and run.stages == 1:
         raise Unusable(
             "a tied tensor is used by two blocks of one stage, whose weights devices would share: "
             f"{REMEDY}, or set run.stages to 2"
@@ -69,11 +69,18 @@ def require_splittable(run: RunConfig, stage: int) -> None:
     if run.model.router_loss:
         raise Unusable(f"run.model.router_loss is for one device a server: {REMEDY}")
     if any(map(draws, blocks)):
-        raise Unusable(f"a model with dropout draws for a whole microbatch, not for rows: {REMEDY}")
-    if any(parameter.dim() == 0 for block in blocks for parameter in block.parameters()):
+        raise Unusable(f"{who_draws(run)} for a whole microbatch, not for rows: {REMEDY}")
+    trained = (each for block in blocks for each in block.parameters() if each.requires_grad)
+    if any(parameter.dim() == 0 for parameter in trained):
         raise Unusable(f"a parameter that is one number has no rows to share: {REMEDY}")
     for boundary in (stage - 1, stage):
         split_keys(run, boundary)
+
+
+def who_draws(run: RunConfig) -> str:
+    """What of a run draws, and that it does."""
+    own = run.adapter is not None and run.adapter.dropout > 0
+    return "run.adapter.dropout draws" if own else "a model with dropout draws"
 
 
 def _with_a_row_more(run: RunConfig) -> RunConfig:

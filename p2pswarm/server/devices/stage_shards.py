@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import Value
 from p2pswarm.models.boundary import Boundary
 from p2pswarm.models.compute.flat_parameters import bind, zero_buffer
@@ -22,7 +23,7 @@ from p2pswarm.models.compute.precision import in_dtypes_of
 from p2pswarm.models.dropout import run_blocks
 from p2pswarm.models.formats.weight_formats import DTYPES
 from p2pswarm.models.losses.cross_entropy import nats_of
-from p2pswarm.server.devices.row_split import split_keys
+from p2pswarm.server.devices.row_split import REMEDY, split_keys
 from p2pswarm.server.devices.tensor_blocks import DeviceTensors, shared_blocks
 from p2pswarm.server.devices.tensor_split import spans_of
 from p2pswarm.settings.config import RunConfig
@@ -207,12 +208,24 @@ class TensorShards:
 
 
 def _sharded(model: StageBlocks, ranks: int) -> list[nn.Parameter]:
-    """Shard every block, and the whole around them; the parameters, in their order."""
+    """Shard what trains of every block, and the whole around them; the parameters, in their order.
+
+    What is frozen is whole in every rank: packed, it is as large as its gathered copy.
+    """
+    if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
+        raise Unusable(
+            "this torch adds up wrongly what only some devices use: install a newer one, set "
+            f'serve.parallel to "tensor", or {REMEDY}'
+        )
     mesh = init_device_mesh(model.kind, (ranks,))
+    frozen = {parameter for parameter in model.parameters() if not parameter.requires_grad}
     for module in (*model.blocks, model):
-        if any(True for _ in module.parameters()):
-            fully_shard(module, mesh=mesh)
+        if any(parameter.requires_grad for parameter in module.parameters()):
+            fully_shard(module, mesh=mesh, ignored_params=frozen)
             assert isinstance(module, FSDPModule), "that is what it was made"
             module.set_gradient_divide_factor(1.0)  # the losses have their shares already
             module.set_force_sum_reduction_for_comms(True)  # gloo has no other
-    return [parameter for block in model.blocks for parameter in block.parameters()]
+            # a rank whose rows or tokens pass by a parameter takes part in its sum all the same
+            module.set_reduce_scatter_unused_params(True)
+    own = (parameter for block in model.blocks for parameter in block.parameters())
+    return [parameter for parameter in own if parameter.requires_grad]

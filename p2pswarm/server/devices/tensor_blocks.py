@@ -27,7 +27,6 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 from p2pswarm.models.losses.cross_entropy import NO_LABEL
 from p2pswarm.models.tensor_plan import Style, TensorSplit
@@ -186,6 +185,8 @@ def shared_blocks(
     for block in blocks:
         shared = shared_block(block, plan_of(block) or {})
         for name, parameter in list(block.named_parameters(remove_duplicate=False)):
+            if not parameter.requires_grad:
+                continue  # what is frozen is bound apart
             split = shared.splits.get(name)
             local = found.get(id(parameter))
             if local is None:
@@ -215,9 +216,9 @@ def _exchange(module: Any, style: Style, group: DeviceTensors) -> None:
             features = module.out_features
             module.forward = lambda x: group.gather(alone(group.enter(x)), features)
         case Style.ROWWISE:
-            module.forward = functools.partial(_rowwise, module, group)
+            module.forward = functools.partial(_rowwise, module, alone, group)
         case Style.ROWWISE_FROM_WHOLE:
-            module.forward = lambda x: _rowwise(module, group, group.scatter(x))
+            module.forward = lambda x: _rowwise(module, alone, group, group.scatter(x))
         case Style.EMBEDDING:
             _renumber(module, group)
             look_up = functools.partial(group.look_up, alone, vocabulary=module.num_embeddings)
@@ -226,9 +227,16 @@ def _exchange(module: Any, style: Style, group: DeviceTensors) -> None:
             module.forward = functools.partial(_experts, alone, group)
 
 
-def _rowwise(module: nn.Linear, group: DeviceTensors, x: Tensor) -> Tensor:
-    made = group.leave(F.linear(x, module.weight))
-    return made if module.bias is None else made + module.bias  # once, and not on each device
+def _rowwise(
+    module: nn.Linear, alone: Callable[..., Tensor], group: DeviceTensors, x: Tensor
+) -> Tensor:
+    bias = module._parameters["bias"]  # noqa: SLF001  added once, and not on each device
+    module._parameters["bias"] = None  # noqa: SLF001
+    try:
+        made = group.leave(alone(x))
+    finally:
+        module._parameters["bias"] = bias  # noqa: SLF001
+    return made if bias is None else made + bias
 
 
 def _experts(

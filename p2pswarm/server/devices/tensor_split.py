@@ -7,18 +7,22 @@ Units:   elements along a dimension.
 Shapes:  as the blocks make them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.models.adapters.lora_modules import LoraEmbedding, LoraLinear, LoraParameters
+from p2pswarm.models.base_weights.base_layout import base_tensors
 from p2pswarm.models.blocks import make_blocks, stage_blocks
 from p2pswarm.models.dropout import draws
+from p2pswarm.models.formats.product_modules import own_kind
+from p2pswarm.models.formats.weight_formats import TensorCut
 from p2pswarm.models.hf_model import BY_ROWS
 from p2pswarm.models.tensor_plan import Style, TensorPlan, TensorShare, TensorSplit
-from p2pswarm.server.devices.row_split import REMEDY
+from p2pswarm.server.devices.row_split import REMEDY, who_draws
 from p2pswarm.settings.config import RunConfig
 
 OUT, IN = -2, -1
@@ -76,7 +80,69 @@ def shared_block(block: nn.Module, plan: TensorPlan) -> SharedBlock:
             _share_parameter(found, name, parameters[name], entry)
         else:
             raise Unusable(f"tensor_plan: {_kind(block)} has no {name!r}: {BY_ROWS}")
+    _share_adapters(found, block)
     return found
+
+
+def _share_factors(found: SharedBlock, place: str, split: TensorSplit) -> None:
+    """The factors of an adapter at `place`, of a matrix that is split.
+
+    The features that a device makes are its rows of B, and those that it takes its columns of A.
+    The other factor is whole, and each device has a part of its gradient.
+    """
+    whole, cut = ("lora_A", "lora_B") if split.dim == OUT else ("lora_B", "lora_A")
+    found.splits[f"{place}.{cut}.weight".removeprefix(".")] = split
+    found.own_features.add(f"{place}.{whole}.weight".removeprefix("."))
+
+
+def _share_adapters(found: SharedBlock, block: nn.Module) -> None:
+    """The factors of adapters of parameters that modules multiply by themselves."""
+    for path, module in block.named_modules():
+        if not isinstance(module, LoraParameters):
+            continue
+        for name, place in module.lora_places:
+            split = found.splits.get(f"{path}.{name}".removeprefix("."))
+            if split is None:
+                continue
+            dim = split.dim if split.dim < 0 else split.dim - module.get_parameter(name).dim()
+            if dim not in (OUT, IN) or getattr(module, "is_transposed", False):
+                raise Unusable(
+                    f"the adapter of {name} of {_kind(module)} cannot be shared by tensors: "
+                    f"{BY_ROWS}, or leave that target out"
+                )
+            _share_factors(
+                found, f"{path}.{place}".strip("."), TensorSplit(dim, split.parts, split.units)
+            )
+
+
+def cuts_of(
+    block: nn.Module, splits: Mapping[str, TensorSplit], rank: int, ranks: int
+) -> dict[str, TensorCut]:
+    """The parts of parameters that a device has."""
+    found = {}
+    for name, split in splits.items():
+        shape = block.get_parameter(name).shape
+        spans = spans_of(split, shape[split.dim], rank, ranks)
+        found[name] = TensorCut(split.dim, tuple(spans))
+    return found
+
+
+def _require_cuts(
+    run: RunConfig, block: nn.Module, splits: Mapping[str, TensorSplit], ranks: int
+) -> None:
+    """Raise Unusable for a frozen matrix whose format does not cut where the plan does."""
+    if not run.has_base:
+        return
+    cuts = [cuts_of(block, splits, rank, ranks) for rank in range(ranks)]
+    for tensor in base_tensors(run, block):
+        shape, grain = tensor.shape, tensor.format.grain
+        own = [each[tensor.name] for each in cuts if tensor.name in each]
+        if not all(cut.fits(shape, grain) for cut in own):
+            raise Unusable(
+                f"{tensor.name} is {list(shape)}, of which {ranks} devices would have parts that "
+                f"are no multiples of {grain}, to which {run.base} gives a scale: {BY_ROWS}, or "
+                'run.base to "int8"'
+            )
 
 
 def require_shareable(run: RunConfig, stage: int, ranks: int) -> None:
@@ -89,16 +155,18 @@ def require_shareable(run: RunConfig, stage: int, ranks: int) -> None:
         plan = plan_of(block)
         if draws(block):
             raise Unusable(
-                "a model with dropout draws for whole tensors, not for parts of them: set it to 0, "
-                f"or {REMEDY}"
+                f"{who_draws(run)} for whole tensors, not for parts of them: set it to 0, or "
+                f"{REMEDY}"
             )
         if plan is None:
             raise Unusable(
                 f"block {number} ({_kind(block)}) has no tensor_plan, which says how devices share "
                 f"its tensors: {BY_ROWS}"
             )
-        for name, split in shared_block(block, plan).splits.items():
+        splits = shared_block(block, plan).splits
+        for name, split in splits.items():
             _require_parts(name, split, tuple(block.get_parameter(name).shape), ranks)
+        _require_cuts(run, block, splits, ranks)
 
 
 def plan_of(block: nn.Module) -> TensorPlan | None:
@@ -127,20 +195,26 @@ def _require_parts(name: str, split: TensorSplit, shape: tuple[int, ...], ranks:
 
 def _share_module(found: SharedBlock, name: str, module: nn.Module, share: TensorShare) -> None:
     if share.style in LINEAR:
-        if type(module) is not nn.Linear:
+        if own_kind(module) is not nn.Linear:
             raise Unusable(
                 f"tensor_plan: {name} is {_kind(module)}, and {share.style} is for nn.Linear: "
                 f"{BY_ROWS}"
             )
         given = share.style in GIVES
         parts = PACKED if share.style is Style.PACKED_COLWISE else 1
-        found.splits[f"{name}.weight"] = TensorSplit(OUT if given else IN, parts, share.units)
+        split = TensorSplit(OUT if given else IN, parts, share.units)
+        found.splits[f"{name}.weight"] = split
+        if isinstance(module, LoraLinear):
+            _share_factors(found, name, split)
         if given and module.bias is not None:
             found.splits[f"{name}.bias"] = TensorSplit(IN, parts, share.units)
     elif share.style is Style.EMBEDDING:
         if not isinstance(module, nn.Embedding):
             raise Unusable(f"tensor_plan: {name} is {_kind(module)}, no nn.Embedding: {BY_ROWS}")
         found.splits[f"{name}.weight"] = TensorSplit(OUT)
+        if isinstance(module, LoraEmbedding):
+            found.splits[f"{name}.lora_embedding_A"] = TensorSplit(IN)
+            found.own_features.add(f"{name}.lora_embedding_B")
     elif share.style is Style.OWN_FEATURES:
         found.own_features.update(f"{name}.{own}" for own, _ in module.named_parameters())
         return

@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.models.formats import weight_formats
-from p2pswarm.models.formats.weight_formats import BF16, INT8, NF4, NF4_4BIT, PlainFormat
+from p2pswarm.models.formats.weight_formats import (
+    BF16,
+    INT8,
+    NF4,
+    NF4_4BIT,
+    PlainFormat,
+    TensorCut,
+)
 
 SHAPES = [(1,), (64,), (65,), (3, 5), (7, 128), (2, 3, 33)]
 EVERY = [PlainFormat(torch.float32), BF16, INT8, NF4_4BIT]
@@ -66,3 +73,33 @@ def test_chunks_change_no_byte(count: int, blocks: int) -> None:
 def test_bytes_depend_on_the_numbers_and_not_on_their_dtype(form, dtype) -> None:
     values = torch.randn(6, 64, generator=torch.Generator().manual_seed(1)).to(dtype)
     assert torch.equal(packed(form, values), packed(form, values.float()))
+
+
+CUTS = [
+    ((192,), TensorCut(0, ((64, 128),))),
+    ((6, 128), TensorCut(-2, ((1, 2), (4, 6)))),
+    ((3, 192), TensorCut(-1, ((64, 192),))),
+    ((2, 4, 128), TensorCut(1, ((0, 1), (2, 3)))),
+    ((2, 4, 128), TensorCut(-1, ((0, 64),))),
+]
+
+
+@pytest.mark.parametrize(("shape", "cut"), CUTS)
+@pytest.mark.parametrize("form", EVERY)
+def test_a_part_has_the_numbers_of_the_whole(form, shape, cut) -> None:
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    data = packed(form, values)
+    part = torch.zeros(form.size_bytes(cut.shape(shape)), dtype=torch.uint8)
+    form.narrow(data, shape, cut, part)
+
+    whole = form.unpack(data, shape, torch.float32)
+    expected = torch.cat([whole.narrow(cut.dim, a, b - a) for a, b in cut.spans], cut.dim)
+    assert torch.equal(form.unpack(part, cut.shape(shape), torch.float32), expected)
+
+
+def test_a_cut_fits_where_scales_end() -> None:
+    grain = NF4_4BIT.grain
+    assert all(cut.fits(shape, grain) for shape, cut in CUTS)
+    assert not TensorCut(-1, ((0, 32),)).fits((4, 128), grain)
+    assert not TensorCut(0, ((0, 2),)).fits((4, 96), grain)
+    assert TensorCut(-1, ((0, 32),)).fits((4, 96), INT8.grain)

@@ -12,9 +12,13 @@ import torch
 import torch.distributed as dist
 from procs.fork_server import ForkServer, environment
 
+from p2pswarm.data.samples.target_marks import BEGIN, NO_TARGET
+from p2pswarm.models.check.model_check import fill_factors
 from p2pswarm.models.compute.base import BackwardSpec, Engine
 from p2pswarm.models.compute.bundle_spec import boundary_above
+from p2pswarm.models.compute.tokens import targets_in
 from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.models.document_positions import MARKED, POSITION_KEY
 from p2pswarm.server.devices.microbatch_part import document_positions
 from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
 from p2pswarm.settings.config import RunConfig
@@ -102,12 +106,13 @@ def rank_results(
     gradient = {k.partition(".")[2]: x for k, x in shared.items() if k.startswith("gradient.")}
 
     part = RankStage(run, stage, rank, CPU, shared, options)
+    part.take_base()
     part.take_weights()
     part.empty_sums()
     key, last = (0, 0), boundary_above(run, stage) is None
     if last:
         result = alone.stage.finish(tokens, given, ALL)
-        nats = torch.tensor(result.loss * run.tokens_per_microbatch, dtype=torch.float64)
+        nats = torch.tensor(result.loss * targets_in(tokens), dtype=torch.float64)
         theirs = [nats, *result.gradient.values()]
         told = torch.tensor(part.last(differentiate=True), dtype=torch.float64)
     else:
@@ -148,8 +153,13 @@ def engine_alone(run: RunConfig, stage: int) -> tuple[Engine, dict[str, torch.Te
     tokens = torch.randint(0, run.model.vocabulary, shape, generator=chance)
     if run.model.document_end >= 0:  # documents of 5 tokens, all but one, and 1
         tokens[:, [5, -2]] = run.model.document_end
+    elif run.model.documents == MARKED:  # the same, and half of the tokens are no targets
+        tokens[:, [5, -2]] |= BEGIN
+        tokens[:, ::2] |= NO_TARGET
     flat = alone.weights._flat
+    fill_factors(flat)
     shared = {"params": flat.params_N.detach().clone(), "tokens": tokens}
+    shared |= {} if flat.base is None else flat.base.memory
     shared["sum"] = torch.zeros_like(flat.sum_N)
     for boundary, kinds in (
         (boundary_above(run, stage - 1), ("given", "returned")),
@@ -157,7 +167,7 @@ def engine_alone(run: RunConfig, stage: int) -> tuple[Engine, dict[str, torch.Te
     ):
         for tensor in boundary.tensors if boundary else ():
             drawn = torch.randn(tensor.shape, generator=chance, dtype=torch.float64)
-            if not tensor.differentiable:  # positions
+            if tensor.key == POSITION_KEY:
                 drawn = document_positions(run.model, tokens[:, :-1])
             for kind in kinds:
                 if tensor.differentiable or kind in {"given", "made"}:
@@ -171,6 +181,8 @@ def apart(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
     assert len(ours) == len(theirs)
     found = 0.0
     for one, other in zip(ours, theirs, strict=True):
+        if not other.numel():  # of a stage of which nothing trains
+            continue
         largest = other.abs().max().double().clamp_min(1e-30)
         found = max(found, float((one - other).abs().max() / largest))
     return found

@@ -46,6 +46,25 @@ class Wide(Block):
         return self.head(self.norm(x + self.down(self.up(x).tanh() * self.own)))
 
 
+class Choosy(Block):
+    """A row goes through one of two layers, so that some rows use only one of them."""
+
+    def __init__(self, vocabulary):
+        super().__init__()
+        self.one, self.other = nn.Linear(8, vocabulary), nn.Linear(8, vocabulary)
+
+    def draw(self, generator):
+        for each in self.parameters():
+            each.data.normal_(generator=generator)
+
+    def forward(self, x):
+        rows = [(self.one if row[0, 2] > 0 else self.other)(row) for row in x]
+        return torch.stack(rows)
+
+    def trace(self, x):
+        return self.one(x)
+
+
 def right(model):
     """Two blocks with a plan that computes what they do whole."""
     return [Table(model), Wide(model.vocabulary, RIGHT)]

@@ -7,9 +7,13 @@ import torch
 from core import core_of
 from models.families import family_run, tied_run
 from server.devices.harness import CPU, apart, by_ranks, engine_alone, group_alone, rank_results
+from server.devices.planned_models import Choosy, Table
+from torch.distributed.fsdp import FSDPModule
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of
+from p2pswarm.models.registry import register
 from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.settings.node_config import CONTEXT, ROWS, TENSOR
@@ -31,7 +35,7 @@ SHARED = (
 def family(name, *, ranks, **also):
     groups = {"num_key_value_heads": (2 if name == "deepseek_v3" else 1) * ranks}
     heads = {"hidden_size": 16 * ranks, "num_attention_heads": 2 * ranks}
-    run = family_run(name, **heads, **groups, **UNUSED, **also)
+    run = family_run(name, **heads | groups | UNUSED | also)
     return replace(run, batch=BatchConfig(rows=1, microbatches=2))
 
 
@@ -42,13 +46,15 @@ def gpt(stages=3, dtype="float64", **more):
     return RunConfig(stages=stages, model=model, batch=BatchConfig(microbatches=2, rows=3))
 
 
-def every_stage_is_what_one_device_computes(rank, ranks, runs, parallel=TENSOR):
+def every_stage_is_what_one_device_computes(
+    rank, ranks, runs, parallel=TENSOR, by_blocks=(False, True)
+):
     for name, run in runs.items():
         near = NOT_QUITE | (BY_TOKENS if parallel == CONTEXT else {})
         asked = 1e-6 if run.model.dtype == "float32" else near.get(name, 2e-14)
         asked = 2e-2 if run.precision == "bf16" else asked
         for stage in range(run.stages):
-            for by_block in (False, True):
+            for by_block in by_blocks:
                 options = RankOptions(by_block, parallel)
                 found = apart(*rank_results(run, stage, (rank, ranks), options))
                 assert found <= asked, f"{name}, stage {stage}: {found}"
@@ -93,6 +99,26 @@ def test_devices_that_share_our_transformer_compute_what_one_does(fork_server, r
         names = ("llama", "qwen3", "phi3", "gpt_neox", "mixtral", "olmoe")
         runs |= {name: family(name, ranks=ranks) for name in names}
     by_ranks(fork_server, ranks, every_stage_is_what_one_device_computes, runs)
+
+
+def rows_that_choose_their_layer(rank, ranks):
+    register("choosy")(lambda model: [Table(model), Choosy(model.vocabulary)])
+    model = ModelConfig(family="choosy", d_model=8, layers=2, heads=1, sequence_length=4)
+    model = replace(model, dtype="float64")
+    run = RunConfig(stages=2, model=model, batch=BatchConfig(rows=2, microbatches=1))
+    _, shared = engine_alone(run, 1)
+    assert len(set((shared["given.x"][:, 0, 2] > 0).tolist())) == 2
+    assert apart(*rank_results(run, 1, (rank, ranks), RankOptions())) <= 2e-14
+
+
+def test_a_layer_that_only_another_devices_rows_use_is_added_up_all_the_same(fork_server):
+    by_ranks(fork_server, 2, rows_that_choose_their_layer)
+
+
+def test_a_torch_that_could_not_is_refused(monkeypatch):
+    monkeypatch.delattr(FSDPModule, "set_reduce_scatter_unused_params")
+    with pytest.raises(Unusable, match=r"adds up wrongly .* install a newer one"):
+        RankStage(gpt(), 1, (0, 1), CPU, {}, RankOptions())
 
 
 @pytest.mark.parametrize("rank", [0, 1])

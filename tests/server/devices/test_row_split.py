@@ -11,9 +11,10 @@ from torch import nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import Block
+from p2pswarm.models.model_source import resolved
 from p2pswarm.models.registry import register
 from p2pswarm.server.devices.row_split import require_splittable, rows_of, split_keys
-from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.settings.config import AdapterConfig, BatchConfig, ModelConfig, RunConfig
 
 
 @given(st.integers(1, 16), st.integers(1, 64))
@@ -93,6 +94,11 @@ def test_a_parameter_that_is_one_number_is_refused():
         require_splittable(run, 1)
 
 
+def test_a_number_that_is_frozen_has_no_rows_and_needs_none():
+    run = replace(run_of("one-frozen-number", scale_shape=()), frozen=("blocks.1.scale",))
+    require_splittable(run, 1)
+
+
 def test_dropout_is_refused():
     register("dropping")(
         lambda model: [
@@ -112,3 +118,4 @@ def test_a_tied_model_in_one_stage_is_refused_and_in_two_it_is_not():
     with pytest.raises(Unusable, match=r"used by two blocks.*set run\.stages to 2"):
         require_splittable(run, 0)
     require_splittable(replace(run, stages=2), 1)
+    require_splittable(resolved(replace(run, adapter=AdapterConfig())), 0)  # frozen, it is two
