@@ -342,8 +342,10 @@ class Decision:
 class Rebalancing:
     """The rule of one run under one coordinator."""
 
-    def __init__(self, config: BalanceConfig) -> None:
+    def __init__(self, config: BalanceConfig, gathered: int = 1) -> None:
+        """`gathered`: how many servers of each stage the run waits for before its first step."""
         self._config = config
+        self._gathered = gathered
         self._rests: dict[bytes, float] = {}
         """Until when those stay that have moved."""
         self._damping = MoveDamping()
@@ -389,6 +391,9 @@ class Rebalancing:
             deserted = self._begun and any(not heads[stage] for stage in open_stages)
             if not deserted or not heads[planned]:
                 return planned
+        if not self._begun:  # however cheap its work is, a stage with too few lets all wait
+            few = [stage for stage in open_stages if heads[stage] < self._gathered]
+            open_stages = few or open_stages
         if self._config.rule == "off":
             return min(open_stages, key=lambda stage: (heads[stage], stage))
         if self._config.rule == "swarm":

@@ -137,7 +137,10 @@ def test_the_same_question_has_the_same_answer(arrangement):
     assert asked(one, arrangement) == asked(other, arrangement)
 
 
-@given(arrangements(), st.sampled_from([AT_ONCE, SWARM, OFF]), st.data())
+RULES = st.sampled_from([AT_ONCE, SWARM, OFF])
+
+
+@given(arrangements(), RULES, st.data())
 def test_a_newcomer_gets_an_open_stage(arrangement, config, data):
     every = list(range(arrangement.stages))
     some = data.draw(st.lists(st.sampled_from(every), min_size=1, unique=True))
@@ -145,7 +148,7 @@ def test_a_newcomer_gets_an_open_stage(arrangement, config, data):
     assert Rebalancing(config).place(arrangement, some) in some
 
 
-@given(arrangements(), st.sampled_from([AT_ONCE, SWARM, OFF]), st.data())
+@given(arrangements(), RULES, st.data())
 def test_a_newcomer_with_a_plan_gets_an_open_stage(arrangement, config, data):
     every = list(range(arrangement.stages))
     some = data.draw(st.lists(st.sampled_from(every), min_size=1, unique=True))
@@ -157,7 +160,7 @@ def test_a_newcomer_with_a_plan_gets_an_open_stage(arrangement, config, data):
     assert rule.place(arrangement, some, planned) in some
 
 
-@given(arrangements(), st.sampled_from([AT_ONCE, SWARM, OFF]), st.data())
+@given(arrangements(), RULES, st.data())
 def test_before_the_first_step_a_plan_is_followed_whatever_the_numbers_say(
     arrangement, config, data
 ):
@@ -166,6 +169,17 @@ def test_before_the_first_step_a_plan_is_followed_whatever_the_numbers_say(
     assert Rebalancing(config).place(arrangement, list(range(arrangement.stages)), planned) == (
         planned
     )
+
+
+@given(st.lists(st.floats(0.01, 100.0), min_size=1, max_size=5), st.integers(1, 3), RULES)
+def test_before_the_first_step_every_stage_has_as_many_as_are_waited_for(costs, gathered, config):
+    rule, speeds = Rebalancing(config, gathered), [()] * len(costs)
+    for _ in range(gathered * len(costs)):
+        arrangement = arranged(*speeds, costs=tuple(costs))
+        stage = rule.place(arrangement, list(range(len(costs))))
+        speeds[stage] = (*speeds[stage], 1.0)
+
+    assert [len(of_stage) for of_stage in speeds] == [gathered] * len(costs)
 
 
 def test_a_plan_is_followed_until_somebody_was_moved():

@@ -197,7 +197,7 @@ class Balance:
         self._members = members
         self._ends = frozenset(config.tied_ends or ())
         """Stages that no server of another one observes: both reduce a tied tensor."""
-        self._rule = Rebalancing(config.balance)
+        self._rule = Rebalancing(config.balance, config.min_replicas)
         self._costs = StageCosts(config.stages, MEMBERS_MAX, expected_costs(config))
         self._reported = ReportedLoads(config.stages)
         self._shares = WorkShares()

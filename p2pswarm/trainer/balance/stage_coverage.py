@@ -155,10 +155,10 @@ class Moves:
     """The stages that wait for a server, and who was sent there.
 
     Where the run begins, or where it has gone back to, any server can make the state of any stage:
-    it follows from the seed, or lies in a checkpoint. So if a stage has no server then, and no
-    newcomer takes it, one server of the stage with the most moves there: its session is ended, and
-    when it joins again it is given that stage. Elsewhere the weights can only come back with a
-    server that has them.
+    it follows from the seed, or lies in a checkpoint. So if a stage has no server then, or fewer
+    than a run begins with, and no newcomer takes it, one server of the stage with the most moves
+    there: its session is ended, and when it joins again it is given that stage. Elsewhere the
+    weights can only come back with a server that has them.
     """
 
     def __init__(self, members: Membership) -> None:
@@ -184,7 +184,7 @@ class Moves:
                 self._since_s[stage] = now_s
                 self._sent[stage] = self._sent.get(stage, 0) + 1
                 self._members.reserve(stage, one.incarnation.peer)
-                return one.incarnation, f"it moves to stage {stage}, which has no server"
+                return one.incarnation, f"it moves to stage {stage}, which lacks servers"
         return None
 
     def next_deadline_s(self, now_s: float) -> float | None:
@@ -247,9 +247,10 @@ class StageCoverage:
     def move(
         self, version: int, now_s: float, *, gathering: bool
     ) -> tuple[Incarnation, str] | None:
-        """A member that moves to a stage without servers: its session ends; and why."""
-        lost = self._members.unserved_stages(1) if version == self._loaded else []
-        return self._moves.due(lost, self._kept(gathering=gathering), self._servers, now_s)
+        """A member that moves to a stage with too few servers: its session ends; and why."""
+        kept = self._kept(gathering=gathering)
+        few = self._members.unserved_stages(kept) if version == self._loaded else []
+        return self._moves.due(few, kept, self._servers, now_s)
 
     def next_deadline_s(self, now_s: float) -> float | None:
         """Return when something is to be told or done about a stage that waits."""

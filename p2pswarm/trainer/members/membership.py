@@ -74,8 +74,8 @@ class Membership:
         self._members_max = members_max
         self.leaving: dict[Incarnation, float] = {}
         """Time until which those stay that were asked to leave: a newcomer does not count them."""
-        self._reserved: dict[int, tuple[bytes, int]] = {}
-        """By stage: the peer that takes it on joining again, and how many waited there before."""
+        self._reserved: dict[int, tuple[bytes, tuple[int, int]]] = {}
+        """By stage: the peer that takes it on joining again, and who was ready or waited there."""
         self._members: dict[bytes, Member] = {}
         self.numbered = former
         """The number of the newest incarnation."""
@@ -111,7 +111,7 @@ class Membership:
 
     def reserve(self, stage: int, peer: bytes) -> None:
         """Give a peer this stage when it joins again, if nobody has come there by then."""
-        self._reserved[stage] = peer, len(self._waiting[stage])
+        self._reserved[stage] = peer, (len(self._ready[stage]), len(self._waiting[stage]))
 
     def make_ready(self, incarnation: Incarnation) -> Member:
         """Let routers choose it."""
@@ -196,10 +196,10 @@ class Membership:
 
     def _kept_for(self, peer: bytes, stage: int | None) -> int | None:
         """The stage that is reserved for a peer, else the one that it asks for."""
-        for reserved, (whose, waited) in tuple(self._reserved.items()):
+        for reserved, (whose, (ready, waited)) in tuple(self._reserved.items()):
             if whose == peer:
                 del self._reserved[reserved]
-                if not self._ready[reserved] and len(self._waiting[reserved]) <= waited:
+                if len(self._ready[reserved]) <= ready and len(self._waiting[reserved]) <= waited:
                     return reserved
         return stage
 

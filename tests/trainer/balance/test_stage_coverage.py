@@ -337,6 +337,22 @@ def test_the_newest_of_the_best_served_stage_moves_when_nobody_else_came():
     assert moved(play) == []
 
 
+def test_before_the_first_step_a_stage_has_as_many_as_the_run_begins_with():
+    play = Play(dataclasses.replace(TWO_STAGES, min_replicas=2))
+    members = {name: play.join(name) for name in "abcdef"}
+    for name in "aceb":
+        play.ready(members[name])
+    play.lose(members["d"], members["f"])
+    play.seen(object)
+
+    pause(play, MOVE_S)
+
+    assert moved(play) == ["e"]
+    assert back(play, "e") == 1
+    pause(play, 10 * AGAIN_S)
+    assert moved(play) == []
+
+
 def test_a_newcomer_that_comes_first_takes_the_stage_and_nobody_moves():
     play = lost_at_the_beginning()
     pause(play, MOVE_S - 0.1)

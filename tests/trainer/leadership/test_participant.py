@@ -8,12 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from core import core_of
 
 from p2pswarm.base.ids import PeerId
 from p2pswarm.data.samples.corpus import Corpus
+from p2pswarm.models.base_weights import base_layout
 from p2pswarm.models.compute.base import Engine
 from p2pswarm.models.compute.reference import CodecsOfStep, ReferenceTrainer
 from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.models.model_source import resolved
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.progress.events import HeldOut, Report
 from p2pswarm.run.router import Router
@@ -22,6 +25,7 @@ from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.config import (
+    AdapterConfig,
     BatchConfig,
     CodecConfig,
     ModelConfig,
@@ -95,7 +99,9 @@ class Swarm:
         self.reports.append(report)
         self.on_report(report)
 
-    def serve(self, number: int) -> None:
+    def serve(self, number: int, *, draws: bool = True) -> None:
+        """Start a server; `draws`: it has the files of the run's model, if it needs some."""
+
         async def compute(work):
             await asyncio.sleep(0.02)
             return work()
@@ -109,7 +115,7 @@ class Swarm:
             trainer=self.context.rpc.contact,
             compute=compute,
             make_engine=lambda s: self.engine_of(
-                number, torch_engine(config, s, torch.device("cpu"), 1 << 30)
+                number, torch_engine(config, s, torch.device("cpu"), 1 << 30, draws=draws)
             ),
             make_router=lambda: Router(random.Random(number)),
             rejoin_s=20.0,
@@ -213,3 +219,52 @@ def test_a_kill_every_third_step_changes_nothing():
     assert not ended.failed
     assert len(swarm.of_kind(MemberLost)) >= 3
     assert distance(weights, plain().flat.params_N.detach()) <= 1e-9
+
+
+@pytest.mark.parametrize("seed", core_of(range(20), [3]))
+def test_members_without_files_come_and_die_and_change_nothing(monkeypatch, seed):
+    """Who comes has its base from members: over slow lines, of donors that are killed meanwhile."""
+    monkeypatch.setattr(base_layout, "PIECE_BYTES", 256)
+    config = resolved(replace(CONFIG, cut=(2, 2), base="nf4", adapter=AdapterConfig(rank=2)))
+
+    async def story() -> tuple[RunFinished, torch.Tensor, Swarm, set[bytes]]:
+        async with asyncio.TaskGroup() as tasks:
+            swarm = Swarm(tasks, config, seed)
+            rng, names = swarm.rng, iter(range(10, 99))
+            engines: dict[int, Engine] = {}
+            swarm.engine_of = engines.setdefault
+
+            def come() -> None:
+                number = next(names)
+                swarm.serve(number, draws=False)
+                rate = rng.choice([2e3, 2e4, 1e6])
+                swarm.world.world.hosts[peer(number).raw].down_bytes_per_s = rate
+
+            def die() -> None:
+                members = swarm.trainer.coordinator.members
+                ready = [members.ready(stage) for stage in range(config.stages)]
+                spared = {m.incarnation.peer for of in ready if len(of) == 1 for m in of}
+                mortal = [number for number in swarm.servers if peer(number).raw not in spared]
+                swarm.kill(rng.choice(mortal))
+
+            def trouble(report: Report) -> None:
+                loop = asyncio.get_running_loop()
+                if isinstance(report, StepDone) and report.step < config.steps - 3:
+                    loop.call_later(rng.uniform(0.0, 1.0), come)
+                    if report.step % 2:
+                        loop.call_later(rng.uniform(0.0, 1.0), die)
+
+            for number in range(2, 6):
+                swarm.serve(number)
+            swarm.on_report = trouble
+            async with asyncio.timeout(600.0):
+                ended, weights = await trained(swarm)
+            roots = {e.weights.base_roots for number, e in engines.items() if e.base.roots}
+        return ended, weights, swarm, roots
+
+    ended, weights, swarm, roots = run_simulated(story(), seed=seed)
+
+    assert not ended.failed
+    assert len(swarm.of_kind(MemberLost)) >= 3
+    assert len(roots) == config.stages
+    assert distance(weights, plain(config).flat.params_N.detach()) <= 1e-9
