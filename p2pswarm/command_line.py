@@ -12,7 +12,7 @@ from p2pswarm.base.errors import RunEnded, SwarmError
 from p2pswarm.base.exception_group import cause_of
 from p2pswarm.base.version import VERSION
 from p2pswarm.commands import node, verify
-from p2pswarm.commands.arguments import OneLineParser
+from p2pswarm.commands.arguments import NobodyReads, OneLineParser
 from p2pswarm.commands.data import flags as data
 from p2pswarm.commands.demo import flags as demo
 from p2pswarm.commands.doctor import flags as doctor
@@ -26,6 +26,7 @@ from p2pswarm.progress.printable import printable
 ALL = (node, data, status, doctor, verify, weights, plan, simulate, closed_runs, demo)
 """In the order of `--help`."""
 FAILED, UNUSABLE = 1, 2
+UNREAD = 141  # 128 and SIGPIPE: what a shell says of a program that ends so
 
 
 def main(argv: Sequence[str]) -> int:
@@ -34,6 +35,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         flags = make_parser().parse_args(argv, begun)
         code: int = flags.main(flags)
+    except NobodyReads:
+        return UNREAD
     except SwarmError as error:
         return _failed(error)
     except ExceptionGroup as group:

@@ -6,11 +6,13 @@ Errors:  SystemExit with one line for flags that cannot be read, as argparse doe
 import argparse
 import importlib
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
+from p2pswarm.base.errors import SwarmError, Unusable
 from p2pswarm.settings.limits import LONG_NAME, names_fit
 
 USAGE_CODE = 2
@@ -97,10 +99,30 @@ def duration(text: str) -> int:
     return lasts_s
 
 
+class NobodyReads(SwarmError):
+    """Who read the answer has ended, as `head` does when it has enough."""
+
+
+def write(text: str) -> None:
+    """Write a part of the answer, at once: some answers take minutes.
+
+    Raises NobodyReads, and Unusable where the output takes no more, as on a full disk.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # what is left in memory would fail again at the end
+        os.close(nowhere)
+        if isinstance(error, BrokenPipeError):
+            raise NobodyReads("nobody reads the answer") from error
+        raise Unusable(f"the answer cannot be written: {error.strerror}") from error
+
+
 def say(line: str) -> None:
-    """Write a line of the answer, at once: some answers take minutes."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    """Write a line of the answer."""
+    write(f"{line}\n")
 
 
 def say_beside(line: str) -> None:

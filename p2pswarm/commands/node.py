@@ -9,7 +9,6 @@ import argparse
 import dataclasses
 import importlib
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +28,7 @@ from p2pswarm.commands.arguments import (
     say,
     say_beside,
     whole,
+    write,
 )
 from p2pswarm.commands.settings_report import check_files, report
 from p2pswarm.node.run.invitation_text import joining
@@ -218,7 +218,7 @@ def _check(flags: argparse.Namespace) -> int:
     if flags.json:
         say(json.dumps({"good": not found, "problems": found}))
     elif not found:
-        sys.stdout.write(report(config, flags.config))
+        write(report(config, flags.config))
     else:
         for line in found:
             say_beside(f"error: {printable(line)}")
@@ -227,7 +227,7 @@ def _check(flags: argparse.Namespace) -> int:
 
 def print_example(name: str) -> int:
     """Print a commented settings file."""
-    sys.stdout.write((EXAMPLES / f"{name}.toml").read_text())
+    write((EXAMPLES / f"{name}.toml").read_text())
     return 0
 
 

@@ -2,7 +2,9 @@
 
 import argparse
 import dataclasses
+import os
 import re
+import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.version import VERSION
-from p2pswarm.command_line import main, make_parser
+from p2pswarm.command_line import UNREAD, main, make_parser
 from p2pswarm.commands.demo.flags import options_of
 from p2pswarm.commands.demo.options import UNEVEN_REPLICAS, UNEVEN_STEPS, Options
 from p2pswarm.commands.doctor.flags import config_of as doctors_config
@@ -346,3 +348,23 @@ def test_a_new_run_begins_from_what_is_named_with_changed_settings(written):
 def test_beginnings_that_exclude_each_other_are_a_line(written, flags, said):
     with pytest.raises(Unusable, match=said):
         config_of("train", written("[train]\ndata = '.'"), *flags)
+
+
+def test_who_reads_no_further_ends_a_command_without_a_word(monkeypatch, capsys):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as nobody:
+        monkeypatch.setattr(sys, "stdout", nobody)
+        assert main(["node", "--example", "trainer"]) == UNREAD
+
+    assert capsys.readouterr().err == ""
+
+
+def test_an_answer_that_a_full_disk_takes_no_more_is_one_line(monkeypatch, capsys):
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["node", "--example", "trainer"]) == 2
+
+    assert capsys.readouterr().err == (
+        "error: the answer cannot be written: No space left on device\n"
+    )

@@ -10,7 +10,6 @@ import logging
 import os
 import shutil
 import statistics
-import sys
 import time
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import torch
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.ids import PeerId
+from p2pswarm.commands.arguments import write
 from p2pswarm.commands.doctor.doctor_report import (
     FILES_MIN,
     Family,
@@ -56,7 +56,7 @@ def main(config: NodeConfig, *, json: bool) -> int:
     log_to_stderr(config.log_level)
     with identity_from(config.identity) as identity:
         found = run_loop(_find(config, identity))
-    sys.stdout.write(as_json(found) + "\n" if json else "".join(f"{x}\n" for x in as_lines(found)))
+    write(as_json(found) + "\n" if json else "".join(f"{x}\n" for x in as_lines(found)))
     return 0
 
 

@@ -8,13 +8,13 @@ import contextlib
 import json
 import logging
 import os
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 
 from p2pswarm.base.errors import SwarmError, Unusable
 from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.commands.arguments import write
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.os.event_loop import run as run_loop
@@ -159,9 +159,9 @@ def _spread(config: NodeConfig, folder: OwnerFolder, access: AccessList, done: s
             why = str(error)
     if told:
         trainers = "1 trainer knows" if told == 1 else f"{told} trainers know"
-        sys.stdout.write(f"{done}; {trainers}, and all members will within seconds\n")
+        write(f"{done}; {trainers}, and all members will within seconds\n")
         return 0
-    sys.stdout.write(f"{done}, and nobody was told ({why}); the trainer reads it when it starts\n")
+    write(f"{done}, and nobody was told ({why}); the trainer reads it when it starts\n")
     return 1
 
 

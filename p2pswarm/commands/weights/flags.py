@@ -23,6 +23,7 @@ from p2pswarm.commands.arguments import (
     say,
     say_beside,
     whole,
+    write,
 )
 from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.parser import load
@@ -173,7 +174,7 @@ def _generate(flags: argparse.Namespace) -> int:
         how = using.Sampling(temperature=flags.temperature, top_k=flags.top_k, top_p=flags.top_p)
         lines = [message] if message else sys.stdin
         limits = {"tokens": flags.tokens, "seed": flags.seed}
-        using.chat(model, weights, lines, sys.stdout, how=how, **limits)
+        using.chat(model, weights, lines, write, how=how, **limits)
         return 0
     pieces = model.generate_text(
         flags.prompt,
@@ -185,10 +186,9 @@ def _generate(flags: argparse.Namespace) -> int:
     )
     before = flags.prompt
     for piece in pieces:
-        sys.stdout.write(before + using.shown(piece))
-        sys.stdout.flush()
+        write(before + using.shown(piece))
         before = ""
-    sys.stdout.write("\n")
+    write("\n")
     return 0
 
 

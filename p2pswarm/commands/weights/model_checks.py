@@ -1,7 +1,6 @@
 """`p2pswarm check-model`: whether a run's model computes in stages what it computes as a whole."""
 
 import itertools
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import torch
 
 from p2pswarm.base.errors import RunEnded
+from p2pswarm.commands.arguments import write
 from p2pswarm.models.blocks import block_count, cheapest_cut, stage_blocks
 from p2pswarm.models.boundary_block import has_modules
 from p2pswarm.models.check.block_times import block_times_s
@@ -32,17 +32,17 @@ def main(source: Path, settings: RunConfig, begun_s: float, *, times: bool = Fal
     if found.problem:
         raise RunEnded(f"{source}: the model computes wrong in stages: {found.problem}")
     apart = "identical" if found.apart == 0 else f"equal but for {found.apart:.0e}"
-    sys.stdout.write(
+    write(
         f"{source}: {run.model.family}, {block_count(run.model)} blocks in {run.stages} stages: "
         f"good\na small copy in {found.stages} stages and as a whole, forward, backward, computed "
         f"again, twice: the loss and the gradients of {found.parameters} parameters are {apart} "
         f"({time.monotonic() - begun_s:.1f} s)\n"
     )
     if has_modules(run):
-        sys.stdout.write(f"{cut_text(run)}\n")
+        write(f"{cut_text(run)}\n")
     if times:
         measured_s = block_times_s(run, torch.device("cpu"), time.perf_counter)
-        sys.stdout.write("".join(f"{line}\n" for line in told_times(run, measured_s)))
+        write("".join(f"{line}\n" for line in told_times(run, measured_s)))
     return 0
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
@@ -35,7 +35,7 @@ def chat(
     model: TrainedModel,
     weights: Path,
     lines: Iterable[str],
-    out: TextIO,
+    write: Callable[[str], None],
     *,
     tokens: int,
     seed: int,
@@ -56,9 +56,8 @@ def chat(
         answer = ""
         for piece in model.answer(messages, template, tokens=tokens, how=how, seed=seed):
             answer += piece
-            out.write(shown(piece))
-            out.flush()
-        out.write("\n")
+            write(shown(piece))
+        write("\n")
         messages.append({"role": "assistant", "content": answer})
 
 
