@@ -17,7 +17,7 @@ from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
 from p2pswarm.sim.message_watch import Moment
 
-SEEDS, SHORT = range(60), range(6)
+SEEDS, SHORT = range(60), range(3)
 SMALL = Shape(3, 1.0, Cost(state_bytes=1 << 14, forward_s=0.03), steps=4, trainers=3)
 LEAVES, ARRIVES = Moment.LEAVES, Moment.ARRIVES
 COORDINATOR = Role.COORDINATOR

@@ -28,7 +28,7 @@ every_run = pytest.mark.parametrize(
     "config",
     [
         pytest.param(MUON, id="muon"),
-        pytest.param(TIED, id="tied"),
+        pytest.param(TIED, id="tied", marks=pytest.mark.full),
         pytest.param(DELAYED, id="adamw", marks=pytest.mark.full),
     ],
 )

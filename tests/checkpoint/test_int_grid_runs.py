@@ -67,7 +67,7 @@ def test_a_checkpoint_holds_the_grid(tmp_path: Path, config: RunConfig) -> None:
     assert_bits_of_a_plain_loop(run, config)
 
 
-@pytest.mark.parametrize("name", ["raw", "bf16"])
+@pytest.mark.parametrize("name", ["raw", pytest.param("bf16", marks=FULL)])
 def test_a_delayed_run_goes_on_without_the_grid_in_the_same_cut(tmp_path: Path, name: str) -> None:
     """Its checkpoint has second moments of the former version, which the run has no more."""
     train(tmp_path, replace(DELAYED, steps=4), range(1, 5))

@@ -98,7 +98,7 @@ def test_who_dies_in_a_round_of_averaging_leaves_no_trace(tmp_path: Path, moment
         pytest.param(MUON, 1, id="muon"),
         pytest.param(TIED, 2, id="tied", marks=FULL),
         pytest.param(TIED, 1, id="tied in one", marks=FULL),
-        pytest.param(DELAYED, 4, id="delay"),
+        pytest.param(DELAYED, 4, id="delay", marks=FULL),
     ],
 )
 def test_a_checkpoint_holds_the_warm_factors_for_any_cut(tmp_path, config, stages) -> None:

@@ -82,6 +82,7 @@ def test_a_relayed_link_is_punched_without_any_flag(lab, a, b):
     assert row["first"]["path"] == "relayed"
 
 
+@pytest.mark.full  # a trainer and a server send theirs over one
 def test_tensors_go_over_punched_connections(lab):
     """Each bulk connection is punched by itself, from a port that the relay has seen."""
     opened = lab("port-restricted", "masquerade-drop", public=3)

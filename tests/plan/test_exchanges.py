@@ -26,6 +26,8 @@ from p2pswarm.plan.exchanges import (
     slowest_other,
 )
 
+pytestmark = pytest.mark.timeout(400)  # numba compiles at the first call, a minute in a new clone
+
 SHAPES = [(2, 1), (2, 3), (3, 2), (4, 5), (6, 9), (2, 70), (70, 2)]
 ALWAYS = 1e9  # dearer than any plan may become
 

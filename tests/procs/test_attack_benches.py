@@ -26,7 +26,8 @@ def bench(name: str, *arguments: str, json_file: Path) -> tuple[int, Any]:
 @pytest.mark.parametrize(
     "attacks",
     [
-        pytest.param("store-large,tensors", id="two attacks"),
+        pytest.param("tensors", id="one"),
+        pytest.param("store-large,tensors", id="two attacks", marks=pytest.mark.full),
         pytest.param("garbage,store-large,tensors", id="three", marks=pytest.mark.full),
     ],
 )
@@ -40,7 +41,8 @@ def test_honest_peers_get_in_beside_garbage_and_keep_their_records(tmp_path, att
     assert {row["dials_through"] for row in rows} == {5}
     assert all(row["complaints"] == [] for row in rows)
     did = {row["attack"]: row for row in rows}
-    assert did["store-large"]["survivors"] == 1.0
+    if "store-large" in did:
+        assert did["store-large"]["survivors"] == 1.0
     if "tensors" in did:
         assert did["tensors"]["did"]["refused"] == did["tensors"]["did"]["announced"]
 

@@ -66,6 +66,7 @@ def assert_nothing_is_left(told: Path) -> None:
     assert figures["cut_after"] < figures["healed_after"] < STEPS
 
 
+@pytest.mark.full  # tests/chaos/test_stalls.py has the core of it
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("lab_allowed")
 def test_the_half_with_most_voters_goes_on_and_the_weights_are_those_of_a_plain_loop(

@@ -88,6 +88,7 @@ def test_the_shipped_examples_are_played(tmp_path: Path, capsys):
     assert "16 machines at most" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_a_link_of_the_users_own_counts_as_the_networks_do(files: Path):
     def microbatches_per_s(rtt_ms: float) -> float:
         link = f'[[link]]\nbetween = ["Virginia", "{{}}"]\nrtt_ms = {rtt_ms}\ngbps = 1.0\n'
@@ -117,6 +118,7 @@ def test_averaging_takes_as_many_bytes_as_the_runs_codec_makes_of_it(files: Path
     assert microbatches_per_s("int-grid") > 1.05 * microbatches_per_s("raw")
 
 
+@pytest.mark.full
 def test_the_same_seed_plays_the_same_day(files: Path):
     def played(seed: str) -> object:
         out = files / "day.json"
@@ -129,6 +131,7 @@ def test_the_same_seed_plays_the_same_day(files: Path):
     assert played("7") != played("8")
 
 
+@pytest.mark.full
 def test_a_microbatch_stands_for_as_many_as_the_day_is_too_long_for(files: Path, capsys):
     out = files / "day.json"
     assert simulate(files, "--hours", "0.2", "--detail", "100", "--json", str(out)) == 0

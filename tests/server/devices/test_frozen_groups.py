@@ -96,7 +96,7 @@ def frozen_stages_are_what_one_device_computes(rank, ranks, runs, ways, by_block
     [
         pytest.param(2, (ROWS, CONTEXT), OURS, id="2"),
         pytest.param(2, (TENSOR,), BY_TENSORS, id="2, tensors"),
-        pytest.param(4, (CONTEXT,), NF4, id="4"),
+        pytest.param(4, (CONTEXT,), NF4, id="4", marks=pytest.mark.full),
     ],
 )
 def test_what_trains_has_one_devices_gradient(fork_server, ranks, ways, runs):
