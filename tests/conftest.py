@@ -20,6 +20,7 @@ import hypothesis
 import pytest
 from _pytest.assertion import rewrite
 from groups import GroupScheduling
+from local_hub import LocalHub, local_hub
 from procs.fork_server import ForkServer
 from xdist.remote import Producer
 
@@ -113,6 +114,14 @@ def fork_server() -> Iterator[ForkServer]:
     server = ForkServer()
     yield server
     server.close()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
+    """A hub on this host, which is the one that the library asks."""
+    with local_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.at("us"))
+        yield hub
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from core import core_of
 from chaos.chaos_run import (
     Shape,
     WatchedSwarm,
@@ -14,6 +13,7 @@ from chaos.chaos_run import (
     play_plan,
 )
 from chaos.fault_draw import draw_plan
+from core import core_of
 
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan

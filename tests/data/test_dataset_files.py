@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from local_hub import PAGE, local_hub
+from local_hub import PAGE
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data import dataset_files as download
@@ -29,13 +29,6 @@ FILES = {
     "other.bin": b"\0" * 10_000,
 }
 _names = itertools.count()
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    with local_hub() as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.at("us"))
-        yield hub
 
 
 @pytest.fixture

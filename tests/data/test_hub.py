@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from local_hub import local_hub
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.hub import (
@@ -27,13 +26,6 @@ from p2pswarm.data.hub import (
 INSTEAD = "put the file into a folder"
 NUMBERS = bytes(range(256)) * 32
 _names = itertools.count()
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    with local_hub() as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.at("us"))
-        yield hub
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from local_hub import local_hub
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.problems import Problems
@@ -27,13 +26,6 @@ _names = itertools.count()
 
 def rows(text):
     return "".join(json.dumps({"text": f"{text} {n}"}) + "\n" for n in range(200)).encode()
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    with local_hub() as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.at("us"))
-        yield hub
 
 
 @pytest.fixture
