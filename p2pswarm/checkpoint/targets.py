@@ -359,6 +359,11 @@ def require_writable(store: CheckpointStore, writer: str) -> None:
         ) from error
 
 
+def places_beside(target: str) -> tuple[str, str]:
+    """Where files beside checkpoints may lie: `target` is of all checkpoints, or a single one."""
+    return target, target.rstrip("/").rpartition("/")[0] or "."
+
+
 def keep_beside(store: CheckpointStore, name: str, data: bytes) -> None:
     """Write a file beside checkpoints unless it is there; its name says what is in it. OSError."""
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import read_small, write_durably
-from p2pswarm.checkpoint.targets import keep_beside, open_store
+from p2pswarm.checkpoint.targets import keep_beside, open_store, places_beside
 from p2pswarm.data.dataset_files import pinned_dataset
 from p2pswarm.node.run.run_folder import RunFolder
 from p2pswarm.settings.dataset_name import DatasetName, dataset_name, is_dataset
@@ -109,7 +109,7 @@ def _beside_checkpoints(target: str) -> dict[str, str]:
 
     `target`: of all checkpoints, or a single one.
     """
-    for place in (target, target.rstrip("/").rpartition("/")[0] or "."):
+    for place in places_beside(target):
         store = open_store(place)
         try:
             names = [name for name in store.entries() if BESIDE.fullmatch(name)]

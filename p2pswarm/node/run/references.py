@@ -12,7 +12,7 @@ from pathlib import Path
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import write_durably
 from p2pswarm.checkpoint.catalogue import open_checkpoint
-from p2pswarm.checkpoint.targets import keep_beside, open_store
+from p2pswarm.checkpoint.targets import keep_beside, open_store, places_beside
 from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.samples.pair_corpus import MISSING, PairCorpus
 from p2pswarm.data.samples.references import References
@@ -92,8 +92,7 @@ def _of_former(config: NodeConfig, corpus: PairCorpus, resumed: ResumedFrom) -> 
     model = dataclasses.replace(former.model, folder=config.run.model.folder)
     key = _key(dataclasses.replace(former, model=model), corpus, manifest.origin)
     place = cache_of(config.train) / _name(key)
-    beside = resumed.target.rstrip("/").rpartition("/")[0] or "."
-    for target in (resumed.target, beside):  # of all checkpoints, or a single one
+    for target in places_beside(resumed.target):
         store = open_store(target)
         try:
             if _name(key) in store.entries():

@@ -54,6 +54,15 @@ class StageGroup:
     """The group that averages the tied tensor, at an end of a tied model."""
 
 
+@dataclass(frozen=True, slots=True)
+class _StageReservation:
+    """A stage that a peer takes on joining again, and how many were ready and waited there."""
+
+    peer: bytes
+    ready: int
+    waiting: int
+
+
 class Membership:
     """The living members; a peer has at most one incarnation at a time.
 
@@ -74,8 +83,8 @@ class Membership:
         self._members_max = members_max
         self.leaving: dict[Incarnation, float] = {}
         """Time until which those stay that were asked to leave: a newcomer does not count them."""
-        self._reserved: dict[int, tuple[bytes, tuple[int, int]]] = {}
-        """By stage: the peer that takes it on joining again, and who was ready or waited there."""
+        self._reserved: dict[int, _StageReservation] = {}
+        """By stage."""
         self._members: dict[bytes, Member] = {}
         self.numbered = former
         """The number of the newest incarnation."""
@@ -111,7 +120,8 @@ class Membership:
 
     def reserve(self, stage: int, peer: bytes) -> None:
         """Give a peer this stage when it joins again, if nobody has come there by then."""
-        self._reserved[stage] = peer, (len(self._ready[stage]), len(self._waiting[stage]))
+        ready, waiting = len(self._ready[stage]), len(self._waiting[stage])
+        self._reserved[stage] = _StageReservation(peer, ready, waiting)
 
     def make_ready(self, incarnation: Incarnation) -> Member:
         """Let routers choose it."""
@@ -196,10 +206,11 @@ class Membership:
 
     def _kept_for(self, peer: bytes, stage: int | None) -> int | None:
         """The stage that is reserved for a peer, else the one that it asks for."""
-        for reserved, (whose, (ready, waited)) in tuple(self._reserved.items()):
-            if whose == peer:
+        for reserved, kept in tuple(self._reserved.items()):
+            if kept.peer == peer:
                 del self._reserved[reserved]
-                if len(self._ready[reserved]) <= ready and len(self._waiting[reserved]) <= waited:
+                ready, waiting = len(self._ready[reserved]), len(self._waiting[reserved])
+                if ready <= kept.ready and waiting <= kept.waiting:
                     return reserved
         return stage
 
