@@ -27,6 +27,11 @@ BLOCKS = BLOCK.findall(README)
 COMMANDS = [line for language, text in BLOCKS if not language for line in text.splitlines() if line]
 IN_A_LINE = re.compile(r"`((?:p2pswarm|python|make|pip) [^`]+)`")
 """A command in a sentence."""
+BEHIND = re.compile(r"  #| > | \\?\| ")
+"""What ends a command of a line: a comment, a file for its output, another command.
+
+A table's cell writes a pipe as `\\|`.
+"""
 FIRST_RUN = "examples/first_run.toml"
 ELSEWHERE = "203.0.113.7:4000"
 """README's address of the first node; the test's first node has another."""
@@ -156,13 +161,14 @@ def test_every_command_of_the_tutorial_is_tried_below():
 
 
 def commands_on(page: str) -> list[str]:
-    """The commands of p2pswarm that a page shows, in blocks and in sentences, without comments."""
+    """The commands of p2pswarm that a page shows, in blocks and in sentences, alone."""
     text = (ROOT / page).read_text()
     lines = [line for language, block in BLOCK.findall(text) if not language
              for line in block.splitlines()]  # fmt: skip
-    shown = [line.removeprefix("$ ").partition("  #")[0].partition(" > ")[0] for line in lines]
+    shown = [line.removeprefix("$ ") for line in lines]
     told = [" ".join(one.split()) for one in IN_A_LINE.findall(text)]
-    return [line for line in (*shown, *told) if line.startswith("p2pswarm ")]
+    alone = [BEHIND.split(line)[0] for line in (*shown, *told)]
+    return [line for line in alone if line.startswith("p2pswarm ")]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_on(page)])
