@@ -442,14 +442,24 @@ def main() -> int:
     return 0 if (digests[0] == digests[1] if bits else relative <= WANTED) else 1
 
 
-def _options() -> argparse.Namespace:
-    parser = command_line(__doc__)
+def line_with_kills(text: str | None) -> argparse.ArgumentParser:
+    """Return a parser of a bench that trains through kills."""
+    parser = command_line(text)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--kill-every", type=int, default=0, help="steps; 0: one kill, halfway")
     parser.add_argument("--trainers", type=int, default=1)
     parser.add_argument(
         "--kill-trainer-every", type=int, default=0, help="steps; 0: the trainer lives"
     )
+    parser.add_argument("--replicas", type=int, default=REPLICAS, help="servers of each stage")
+    parser.add_argument("--dtype", default="float64", choices=("float64", "float32"))
+    parser.add_argument("--seed", type=int, default=1, help="of who is killed and when in a step")
+    parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")
+    return parser
+
+
+def _options() -> argparse.Namespace:
+    parser = line_with_kills(__doc__)
     parser.add_argument("--data", type=Path, default=STANDARD_LIBRARY, help="text to train on")
     parser.add_argument("--chats", action="store_true", help="train on prompts and completions")
     parser.add_argument("--d-model", type=int, default=64)
@@ -457,7 +467,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sequence-length", type=int, default=64)
     parser.add_argument("--microbatches", type=int, default=24, help="a step")
     parser.add_argument("--rows", type=int, default=4, help="of a microbatch")
-    parser.add_argument("--dtype", default="float64", choices=("float64", "float32"))
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--emulated", action="store_true", help="a rehearsal, compared bit for bit")
     kind.add_argument("--tied", action="store_true", help="embedding and head are one tensor")
@@ -467,7 +476,6 @@ def _options() -> argparse.Namespace:
         "--averaging", default="raw", help="of sums within a stage, or as raw,powersgd of each"
     )
     parser.add_argument("--averaging-rank", type=int, default=8, help="of powersgd")
-    parser.add_argument("--replicas", type=int, default=REPLICAS, help="servers of each stage")
     parser.add_argument("--boundary", default="none", help="modules at the cut")
     parser.add_argument("--adapter", type=int, default=0, help="the rank of adapters; 0: none")
     parser.add_argument("--base", default="full", choices=("full", "bf16", "int8", "nf4"))
@@ -478,8 +486,6 @@ def _options() -> argparse.Namespace:
         "--rotate", type=int, default=0, help="steps after which records choose other codecs"
     )
     parser.add_argument("--device", default="cpu", help="of servers; the first also of the loop")
-    parser.add_argument("--seed", type=int, default=1, help="of who is killed and when in a step")
-    parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")
     return parser.parse_args()
 
 

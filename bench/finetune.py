@@ -28,13 +28,14 @@ from exactness import (
     Killer,
     MicrobatchCounts,
     compare,
+    line_with_kills,
     made_chats,
     tensors,
     train_on,
     train_plainly,
     written,
 )
-from results import command_line, show, write_json
+from results import show, write_json
 from swarm_processes import SERVE, Run, RunFailed, Site
 
 from p2pswarm.data.samples.target_marks import targets_in
@@ -177,22 +178,12 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = command_line(__doc__)
+    parser = line_with_kills(__doc__)
     parser.add_argument("--model", type=Path, help="a folder with a config.json, perhaps weights")
     parser.add_argument("--stages", type=int, default=2)
     parser.add_argument("--rank", type=int, default=4)
     parser.add_argument("--base", default="full", choices=("full", "bf16", "int8", "nf4"))
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--kill-every", type=int, default=0, help="steps; 0: one kill, halfway")
-    parser.add_argument("--trainers", type=int, default=1)
-    parser.add_argument(
-        "--kill-trainer-every", type=int, default=0, help="steps; 0: the trainer lives"
-    )
-    parser.add_argument("--replicas", type=int, default=2, help="servers of each stage")
-    parser.add_argument("--dtype", default="float64", choices=("float64", "float32"))
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seed", type=int, default=1, help="of who is killed and when in a step")
-    parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")
     return parser.parse_args()
 
 

@@ -27,10 +27,18 @@ from typing import Any
 
 import tokenizers
 import torch
-from exactness import WANTED, compare, tensors, train_on, train_plainly, written
+from exactness import (
+    WANTED,
+    compare,
+    line_with_kills,
+    tensors,
+    train_on,
+    train_plainly,
+    written,
+)
 from finetune import model_in
 from plain_training import scored
-from results import command_line, show, write_json
+from results import show, write_json
 from swarm_processes import SERVE, Run, RunFailed, Site
 from tokenizers import models, pre_tokenizers, trainers
 from torch import Tensor
@@ -278,20 +286,10 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = command_line(__doc__)
+    parser = line_with_kills(__doc__)
     parser.add_argument("--trl", type=Path, help="site-packages with TRL: compare with it alone")
     parser.add_argument("--objectives", nargs="+", default=PREFERENCES, choices=PREFERENCES)
     parser.add_argument("--rank", type=int, default=0, help="of adapters on a tiny gpt_neox")
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--kill-every", type=int, default=0, help="steps; 0: one kill, halfway")
-    parser.add_argument("--trainers", type=int, default=1)
-    parser.add_argument(
-        "--kill-trainer-every", type=int, default=0, help="steps; 0: the trainer lives"
-    )
-    parser.add_argument("--replicas", type=int, default=2, help="servers of each stage")
-    parser.add_argument("--dtype", default="float64", choices=("float64", "float32"))
-    parser.add_argument("--seed", type=int, default=1, help="of who is killed and when in a step")
-    parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")
     return parser.parse_args()
 
 
