@@ -17,7 +17,6 @@ from p2pswarm.progress.events import (
     Report,
     Started,
     Stepped,
-    Waiting,
 )
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.settings.config import RunConfig
@@ -49,7 +48,6 @@ class Reporter:
         self._size = batch.microbatches
         self._step_tokens = batch.microbatches * batch.rows * run.model.sequence_length
         self._steps = run.steps
-        self._stages = run.stages
         self._parameters = parameters
         self._begun_s: float | None = None
         self._ended_s: deque[float] = deque(maxlen=RATE_STEPS + 1)
@@ -92,8 +90,8 @@ class Reporter:
     def _leads(self, report: Leads, now_s: float) -> list[Event]:
         """This trainer coordinates the run: all members join it anew."""
         self._peers.clear()
-        if report.version == 0:  # no server has come yet
-            return [Waiting(tuple(range(self._stages)))]
+        if report.version == 0:  # no server has come yet, as is reported by itself
+            return []
         self._go_on_after(report.version, now_s)
         self._begun_s = now_s
         return [Started(self._parameters), Note(report.text)]
