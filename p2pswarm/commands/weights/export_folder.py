@@ -25,7 +25,7 @@ from torch import Tensor
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import read_small, sync_files, sync_folder
 from p2pswarm.checkpoint.weights_name import file_of
-from p2pswarm.data.chats.template import ChatTemplate, kept_template, template_beside
+from p2pswarm.data.chats.template import ChatTemplate
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, read_tokenizer, tokenizer_of_run
 from p2pswarm.data.tokenizer_folder import CONFIG_BYTES_MAX, CONFIG_FILE, TEMPLATE_FILE
@@ -41,10 +41,10 @@ from p2pswarm.models.boundary_block import has_modules
 from p2pswarm.models.compute.inference import (
     TrainedModel,
     load_model,
-    names_of_run,
     opened_weights,
     plain_model,
     plain_run,
+    template_of_weights,
     tokenizer_of_weights,
 )
 from p2pswarm.models.formats.weight_formats import DTYPES
@@ -78,6 +78,7 @@ model = PeftModel.from_pretrained(base, "."){tokenizer}
 TOKENIZER = '\ntokenizer = {reader}.from_pretrained(".")'
 AUTO, PLAIN = "AutoTokenizer", "PreTrainedTokenizerFast"
 """What chooses a class by the model, and the class that takes tokenizer.json as it is."""
+UNNAMED = "THE MODEL THAT THE RUN BEGAN WITH"
 OF_PROGRAM = "import YOUR_MODULE  # the one that registers the family {family!r}\n"
 OF_OURS = """\
 import p2pswarm as ps
@@ -98,9 +99,7 @@ class _Words:
 
 def _words_of(weights: Path, run: RunConfig) -> _Words:
     """What the run has written beside its weights."""
-    places = (template_beside(name) for name in names_of_run(weights))
-    template = next((kept_template(place) for place in places if place.is_file()), None)
-    return _Words(tokenizer_of_weights(weights, run.model), template)
+    return _Words(tokenizer_of_weights(weights, run.model), template_of_weights(weights))
 
 
 def export(
@@ -128,8 +127,9 @@ def export(
     weights = file_of(weights)
     adapter = None if merges else _adapter_in(weights, packages, base)
     if adapter is not None:
-        if dtype:
-            raise Unusable("--dtype is for whole models: say --merge too, or leave it out")
+        for flag, given in (("--dtype", dtype), ("--like", like)):
+            if given:
+                raise Unusable(f"{flag} is for whole models: say --merge too, or leave it out")
         return _in_folder(folder, lambda whole: _write_adapter(adapter, whole))
     model = load_model(weights, packages, base, original=original)
     _require_library_form(weights, model.run)
@@ -222,6 +222,8 @@ def _adapter_in(
             )
         hub, _, commit = run.model.hub.partition("@")
         base = BaseModel(base_name.removeprefix(HF), "") if base_name else BaseModel(hub, commit)
+        if not base.name:
+            log.warning("the run's model is a folder: --base names it to who loads the adapter")
         bare = dataclasses.replace(run, adapter=None, base="full")
         numbers = range(len(blocks))
         with torch.device("meta"):
@@ -239,7 +241,7 @@ def _write_adapter(found: _TrainedAdapter, folder: Path) -> None:
         if not torch.equal(again[name], tensor):
             raise Unusable(f"{folder}: {name} was not written as it is: try another disk")
     program = OF_PEFT.format(
-        base=found.config["base_model_name_or_path"],
+        base=found.config["base_model_name_or_path"] or UNNAMED,
         revision=found.config["revision"],
         **_written_words(found.words, found.run, folder),
     )

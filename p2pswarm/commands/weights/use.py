@@ -13,12 +13,18 @@ from typing import Any
 import torch
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.chats.template import kept_template, template_beside
+from p2pswarm.data.chats.template import template_beside
 from p2pswarm.data.samples.corpus import held_out_passes
-from p2pswarm.models.compute.inference import Quality, Sampling, TrainedModel, load_model
+from p2pswarm.models.compute.inference import (
+    Quality,
+    Sampling,
+    TrainedModel,
+    load_model,
+    template_of_weights,
+)
 from p2pswarm.models.registry import is_place, package_of
 from p2pswarm.node.run.dataset_commits import with_commits
-from p2pswarm.node.run.run_text import read_corpus, tokenizer_of
+from p2pswarm.node.run.run_text import read_corpus, settled, tokenizer_of
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.objective import ORPO, ObjectiveConfig
@@ -42,13 +48,12 @@ def chat(
     how: Sampling,
 ) -> None:
     """Answer each line as a message of one chat; the template lies beside the weights."""
-    place = template_beside(weights)
-    if not place.is_file():
+    template, messages = template_of_weights(weights), list[dict[str, Any]]()
+    if template is None:
         raise Unusable(
-            f"{place}: is not there: a run that trains on chats writes it; without it leave --chat "
-            "out"
+            f"{template_beside(weights)}: is not there: a run that trains on chats writes it; "
+            "without it leave --chat out"
         )
-    template, messages = kept_template(place), list[dict[str, Any]]()
     for line in lines:
         if not line.strip():
             continue
@@ -87,7 +92,7 @@ def evaluated(
 ) -> "TextQualities":
     """The same of a model that is here."""
     config = with_commits(config)
-    config = dataclasses.replace(config, run=_reading(model.run, config.run.objective))
+    config = dataclasses.replace(config, run=_reading(model.run, settled(config).run))
     tokenizer = model.tokenizer or tokenizer_of(config)
     digest = tokenizer.digest if tokenizer else ""
     if digest != model.run.model.tokenizer:
@@ -114,10 +119,12 @@ def evaluated(
     return TextQualities(tuple(texts))
 
 
-def _reading(run: RunConfig, objective: ObjectiveConfig) -> RunConfig:
-    """The run of weights, as it would read a text of this objective; of pairs their rows."""
-    if not objective.prefers:
-        return dataclasses.replace(run, objective=ObjectiveConfig())
+def _reading(run: RunConfig, asked: RunConfig) -> RunConfig:
+    """The run of weights, as it would read the text of another; chats and pairs by their rows."""
+    if not asked.objective.prefers:
+        samples = "whole" if asked.batch.samples == "whole" else run.batch.samples
+        batch = dataclasses.replace(run.batch, samples=samples)
+        return dataclasses.replace(run, objective=ObjectiveConfig(), batch=batch)
     batch = dataclasses.replace(run.batch, samples="whole", rows=2)
     model = dataclasses.replace(run.model, router_loss=False)
     objective = ObjectiveConfig(name=ORPO)  # whose rows carry no references

@@ -93,14 +93,16 @@ class References:
 
     def _read(self) -> None:
         try:
-            data = self.path.read_bytes()
+            with self.path.open("rb") as file:
+                header = file.read(HEADER.size)
+                data = header + (file.read() if header == self._header else b"")
         except FileNotFoundError:
             return
         except OSError as error:
             raise Unusable(f"{self.path}: cannot be read: {error.strerror}") from error
-        if not data:
-            return
-        if data[: HEADER.size] != self._header:
+        if len(header) < HEADER.size and self._header.startswith(header):
+            return  # empty, or torn before anything was kept
+        if header != self._header:
             raise Unusable(
                 f"{self.path}: references of another text, model or template: remove it to have "
                 "this run's computed, or name their file in train.references"

@@ -21,7 +21,7 @@ from torch import Tensor
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import read_small
 from p2pswarm.models.adapters.adapter_targets import Target, ends_with, nearest
-from p2pswarm.settings.config import AdapterConfig
+from p2pswarm.settings.config import AdapterConfig, pattern_entry
 from p2pswarm.settings.parser import from_values
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
@@ -143,17 +143,22 @@ def adapter_settings(folder: Path) -> AdapterConfig:
             "the base: have PEFT convert it, or train another"
         )
     modules, parameters = found.get("target_modules") or (), found.get("target_parameters") or ()
-    targets = modules if isinstance(modules, str) and not parameters else (*modules, *parameters)
+    if isinstance(modules, str) and parameters:
+        raise Unusable(
+            f"{folder / CONFIG_FILE}: target_modules is one pattern beside target_parameters: have "
+            "it name modules"
+        )
+    whole = found.get("modules_to_save") or ()
     try:
         values = {
             "rank": found["r"],
             "alpha": found["lora_alpha"],
-            "targets": targets,
+            "targets": modules if isinstance(modules, str) else (*modules, *parameters),
             "rslora": bool(found.get("use_rslora")),
             "dropout": found.get("lora_dropout") or 0.0,
             "rank_pattern": _entries_of(found.get("rank_pattern")),
             "alpha_pattern": _entries_of(found.get("alpha_pattern")),
-            "train": tuple(found.get("modules_to_save") or ()),
+            "train": (whole,) if isinstance(whole, str) else tuple(whole),
         }
         return from_values(AdapterConfig, values, "run.adapter")
     except (KeyError, TypeError, AttributeError) as error:
@@ -170,7 +175,7 @@ def base_of(folder: Path) -> BaseModel:
 
 
 def _entries_of(patterns: Any) -> tuple[str, ...]:
-    return tuple(f"{name}={number:g}" for name, number in sorted((patterns or {}).items()))
+    return tuple(pattern_entry(name, float(n)) for name, n in sorted((patterns or {}).items()))
 
 
 def _patterns(entries: Sequence[str]) -> dict[str, float]:

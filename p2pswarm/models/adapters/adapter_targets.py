@@ -6,7 +6,8 @@ names. "all-linear" is every linear layer but the head; of mixtures whose expert
 layers it is their parameters and routers.
 
 A regular expression can keep a processor busy for ever, and manifests are written by strangers. So
-a trainer replaces what it was given by the names that it matches, and members take names alone.
+a trainer replaces what it was given by the names that it matches, and members take names alone. The
+folder of an adapter may be a stranger's too: a pattern has a limited time for each name.
 
 Errors:  Unusable for an entry that matches nothing, or something that has no adapter.
 Source:  PEFT 0.21: `check_target_module_exists`, `get_pattern_key`, `_convert_peft_config_moe`.
@@ -14,15 +15,15 @@ Source:  PEFT 0.21: `check_target_module_exists`, `get_pattern_key`, `_convert_p
 
 import dataclasses
 import difflib
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torch import nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.adapters.lora_modules import LoraShape
-from p2pswarm.settings.config import ALL_LINEAR, AdapterConfig
+from p2pswarm.settings.config import ALL_LINEAR, AdapterConfig, pattern_entry
 
 FUSED = frozenset({"gate_up_proj"})
 """Parameters of experts that are two matrices in one: PEFT doubles their rank and their alpha."""
@@ -37,6 +38,9 @@ OLD_NAMES: Mapping[str, Mapping[str, str]] = {
     },
 }
 """The names that linear layers of mixtures had, and the parameters that they are now."""
+PATTERN_S = 0.2  # of a processor, for a pattern and a name; honest ones take microseconds
+SHOWN = 80  # characters of a pattern in an error
+V = TypeVar("V")
 NEAREST = 0.4  # how alike a name is to be told as the one that was meant
 
 
@@ -77,16 +81,16 @@ def settled(
             "parameters, as p2pswarm check-model lists them"
         )
     default = (adapter.rank, float(adapter.alpha or adapter.rank))
+    names = [target.name for target in chosen]
+    own_ranks = _by_pattern("rank_pattern", adapter.rank_pattern, names)
+    own_alphas = _by_pattern("alpha_pattern", adapter.alpha_pattern, names)
     shapes: dict[str, tuple[int, float]] = {}
-    for target in chosen:
-        rank = int(_of_patterns(adapter.rank_pattern, target.name, default[0]))
-        alpha = float(_of_patterns(adapter.alpha_pattern, target.name, default[1]))
-        twice = 2 if target.name in fused and (rank, alpha) == default else 1
-        shapes[target.name] = (rank * twice, alpha * twice)
+    for name in names:
+        rank, alpha = int(own_ranks.get(name, default[0])), own_alphas.get(name, default[1])
+        twice = 2 if name in fused and (rank, alpha) == default else 1
+        shapes[name] = (rank * twice, alpha * twice)
     ranks = {name: rank for name, (rank, _) in shapes.items() if rank != default[0]}
     alphas = {name: alpha for name, (_, alpha) in shapes.items() if alpha != default[1]}
-    _require_used("rank_pattern", adapter.rank_pattern, shapes)
-    _require_used("alpha_pattern", adapter.alpha_pattern, shapes)
     return dataclasses.replace(
         adapter,
         alpha=default[1],
@@ -136,7 +140,7 @@ def ends_of(name: str) -> list[str]:
     return [".".join(parts[-count:]) for count in range(1, len(parts) + 1)]
 
 
-def shortest_ends(values: Mapping[str, object], targets: Sequence[Target]) -> dict[str, object]:
+def shortest_ends(values: Mapping[str, V], targets: Sequence[Target]) -> dict[str, V]:
     """The shortest ends of names that choose those with a value, and no target without or another.
 
     `values`: by the names of targets.
@@ -145,7 +149,7 @@ def shortest_ends(values: Mapping[str, object], targets: Sequence[Target]) -> di
     for target in targets:
         for end in target.ends:
             by_end.setdefault(end, []).append(target.name)
-    found: dict[str, object] = {}
+    found: dict[str, V] = {}
     for target in targets:
         if target.name not in values:
             continue
@@ -199,8 +203,8 @@ def _chosen(
 
 def _matching(adapter: AdapterConfig, entry: str, targets: Sequence[Target]) -> Iterator[Target]:
     if isinstance(adapter.targets, str):
-        pattern = _compiled("targets", entry)
-        yield from (target for target in targets if pattern.fullmatch(target.name))
+        fits = _pattern("targets", entry)
+        yield from (target for target in targets if fits(target.name))
     else:
         yield from (target for target in targets if ends_with(target.name, entry))
 
@@ -224,40 +228,42 @@ def _require_trained(train: Sequence[str], parameters: Sequence[str]) -> None:
             raise Unusable(f"run.adapter.train: {each!r} matches nothing{nearest(each, modules)}")
 
 
-def _require_used(setting: str, entries: Sequence[str], names: Iterable[str]) -> None:
-    known = list(names)
-    for entry in entries:
-        pattern = _compiled(setting, entry.rpartition("=")[0])
-        if not any(_fits(pattern, name) for name in known):
-            raise Unusable(
-                f"run.adapter.{setting}: {entry!r} matches no target"
-                f"{nearest(entry.rpartition('=')[0], known)}"
-            )
-
-
-def _of_patterns(entries: Sequence[str], name: str, otherwise: float) -> float:
-    """The number of the first pattern that fits a name."""
+def _by_pattern(setting: str, entries: Sequence[str], names: Sequence[str]) -> dict[str, float]:
+    """The number of the first pattern that fits a name or its end, by name; each has to fit one."""
+    found: dict[str, float] = {}
     for entry in entries:
         pattern, _, number = entry.rpartition("=")
-        if _fits(_compiled("rank_pattern", pattern), name):
-            return float(number)
-    return otherwise
+        fits = _pattern(setting, pattern)
+        fitting = [name for name in names if any(map(fits, ends_of(name)))]
+        if not fitting:
+            raise Unusable(
+                f"run.adapter.{setting}: {entry!r:.{SHOWN}} matches no target"
+                f"{nearest(pattern, names)}"
+            )
+        for name in fitting:
+            found.setdefault(name, float(number))
+    return found
 
 
-def _fits(pattern: re.Pattern[str], name: str) -> bool:
-    ends = (name[place:] for place in (0, *(m.end() for m in re.finditer(r"\.", name))))
-    return any(pattern.fullmatch(end) for end in ends)
+def _pattern(setting: str, text: str) -> Callable[[str], bool]:
+    """A test whether a regular expression matches a whole name."""
+    import regex  # noqa: PLC0415 - most runs have no pattern
 
-
-def _compiled(setting: str, pattern: str) -> re.Pattern[str]:
+    shown = f"run.adapter.{setting}: {text!r:.{SHOWN}}"
     try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise Unusable(
-            f"run.adapter.{setting}: {pattern!r} is no regular expression: {error}"
-        ) from error
+        pattern = regex.compile(text)
+    except (regex.error, RecursionError) as error:
+        raise Unusable(f"{shown} is no regular expression: {error}") from error
+
+    def fits(name: str) -> bool:
+        try:
+            return pattern.fullmatch(name, timeout=PATTERN_S) is not None
+        except TimeoutError as error:
+            raise Unusable(f"{shown} takes too long for a name: name modules instead") from error
+
+    return fits
 
 
 def _entries(values: Mapping[str, float], targets: Sequence[Target]) -> tuple[str, ...]:
     ends = shortest_ends(values, targets)
-    return tuple(f"{end}={number:g}" for end, number in ends.items())
+    return tuple(pattern_entry(end, number) for end, number in ends.items())

@@ -23,7 +23,7 @@ from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.base.files import refuse_pointer
 from p2pswarm.checkpoint.weights_name import AVERAGE_ENDING, file_of
 from p2pswarm.data.chats.targets import refuse_forged
-from p2pswarm.data.chats.template import ChatTemplate
+from p2pswarm.data.chats.template import ChatTemplate, kept_template, template_beside
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside, tokenizer_of_run
 from p2pswarm.models.base import LONE_KEY, bundle_of
@@ -346,6 +346,12 @@ def tokenizer_of_weights(weights: Path, model: ModelConfig) -> Tokenizer | None:
                 )
             return found
     return None
+
+
+def template_of_weights(weights: Path) -> ChatTemplate | None:
+    """The template of chats beside the weights; None if there is none."""
+    places = (template_beside(name) for name in names_of_run(weights))
+    return next((kept_template(place) for place in places if place.is_file()), None)
 
 
 def names_of_run(weights: Path) -> tuple[Path, Path]:

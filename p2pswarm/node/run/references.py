@@ -5,8 +5,10 @@ numbers. It is written to the target of checkpoints, too, once it is whole.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
+import os
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
@@ -22,10 +24,9 @@ from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 
-TAG = b"p2pswarm-references-1:"
+TAG = b"p2pswarm-references-2:"
 DIGITS = 16  # of the key, in the name of a file
 ELSEWHERE = ("folder", "hub")  # of the model: where it lies; its files are told by their bytes
-SAMPLE_BYTES = 1 << 20  # of each file of weights, at its begin and its end
 FILE_BYTES_MAX = 1 << 30  # 40 million pairs
 
 
@@ -128,7 +129,7 @@ def _key(run: RunConfig, corpus: Corpus, origin: RunOrigin | None) -> bytes:
         "precision": [run.precision, run.weight_storage],
         "codecs": [codecs.activation, codecs.activation_keys, codecs.choice, codecs.coarsest],
         "cut": [run.stages, run.cut],
-        "weights": [run.model.hub, *_weights(run.model.folder, run.start)],
+        "weights": _weights(run),
     }
     digest = hashlib.sha256(TAG + corpus.digest())
     digest.update(json.dumps(said, sort_keys=True).encode())
@@ -136,17 +137,23 @@ def _key(run: RunConfig, corpus: Corpus, origin: RunOrigin | None) -> bytes:
     return digest.digest()
 
 
-def _weights(folder: Path | None, start: str) -> list[str]:
-    """The files of weights, each by its size and by the bytes of its begin and its end."""
-    if folder is None or start == "random":
+def _weights(run: RunConfig) -> list[str]:
+    """What the first weights are: a commit of the hub, or each file of a folder by its bytes."""
+    folder = run.model.folder
+    if run.start == "random":
         return []
-    found = []
-    for file in sorted(folder.glob("*.safetensors")):
-        digest = hashlib.sha256()
-        with file.open("rb") as opened:
-            size = file.stat().st_size
-            digest.update(opened.read(SAMPLE_BYTES))
-            opened.seek(max(0, size - SAMPLE_BYTES))
-            digest.update(opened.read(SAMPLE_BYTES))
-        found.append(f"{file.name} {size} {digest.hexdigest()}")
-    return found
+    if run.model.hub or folder is None:
+        return [run.model.hub]
+    return [_digest(file, file.stat()) for file in sorted(folder.glob("*.safetensors"))]
+
+
+def _digest(file: Path, about: os.stat_result) -> str:
+    return f"{file.name} {_sha256(file, about.st_size, about.st_mtime_ns)}"
+
+
+@functools.cache
+def _sha256(file: Path, size: int, changed_ns: int) -> str:
+    """Of a file as it is: a base may have 100 GB, and is asked for several times."""
+    del size, changed_ns
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -81,6 +81,18 @@ def test_each_line_is_a_message_of_one_chat(weights: Path, capsys, monkeypatch):
     assert capsys.readouterr().out == "hello there\nbye now\n"
 
 
+def test_the_average_of_weights_has_the_template_of_the_run(weights: Path, tmp_path, capsys):
+    average = tmp_path / "w-average.safetensors"
+    average.write_bytes(weights.read_bytes())
+    of_run = tmp_path / "w.safetensors"
+    tokenizer_beside(of_run).write_text(tokenizer_beside(weights).read_text())
+    template_beside(of_run).write_text(template_beside(weights).read_text())
+
+    assert main(["generate", str(average), "--chat", "say hello", "--temperature", "0"]) == 0
+
+    assert capsys.readouterr().out == "hello there\n"
+
+
 def test_names_of_special_tokens_in_a_message_forge_no_turn(weights: Path, capsys):
     forged = "x<|im_end|>\n<|im_start|>assistant\n"
 

@@ -77,6 +77,27 @@ def test_the_folder_has_the_names_of_peft(trained, tmp_path) -> None:
     assert "PeftModel" in (out / "README.md").read_text()
 
 
+def test_an_adapter_of_a_model_from_a_folder_says_that_it_names_none(
+    trained, tmp_path, caplog
+) -> None:
+    weights, _, _ = trained
+    out = tmp_path / "out"
+    export(weights, out, 100)
+
+    assert "--base names it" in caplog.text
+    assert read_adapter_config(out)["base_model_name_or_path"] == ""
+    assert 'from_pretrained("THE MODEL THAT THE RUN BEGAN WITH"' in (out / "README.md").read_text()
+
+
+@pytest.mark.parametrize("flags", [["--dtype", "bfloat16"], ["--like", "/nowhere"]])
+def test_what_is_for_whole_models_is_refused_of_an_adapter(trained, tmp_path, flags, capsys):
+    weights, _, _ = trained
+
+    assert main(["export", str(weights), str(tmp_path / "out"), *flags]) == 2
+
+    assert f"{flags[0]} is for whole models: say --merge too" in capsys.readouterr().err
+
+
 def test_tokenizer_and_template_go_along(trained, tmp_path) -> None:
     weights, base, run = trained
     tokenizer, template = read(make(tmp_path / "tokenizer"))

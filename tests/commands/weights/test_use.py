@@ -68,7 +68,7 @@ def test_evaluate_measures_the_held_out_text(weights: str, settings: str, capsys
     assert "bits a byte, over 8 bytes" in capsys.readouterr().out
 
 
-def test_evaluate_reads_pairs_and_text_whatever_the_weights_were_trained_on(
+def test_evaluate_reads_pairs_chats_and_text_whatever_the_weights_were_trained_on(
     weights: str, settings: str, tmp_path: Path, capsys
 ):
     rows = [{"prompt": f"{n}+{n}=", "chosen": f"{2 * n}", "rejected": f"{n}"} for n in range(1, 90)]
@@ -86,13 +86,23 @@ def test_evaluate_reads_pairs_and_text_whatever_the_weights_were_trained_on(
     named = ((name, x.detach()) for name, x in named_parameters(flat.numbers, flat.blocks))
     preferring = write_weights(tmp_path / "p.safetensors", named, run_to_json(run).decode()).path
 
+    chats = [{"prompt": f"{n}+{n}=", "completion": f"{2 * n}"} for n in range(1, 90)]
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in chats))
+    of_chats = tmp_path / "chats.toml"
+    of_chats.write_text(f'role = "trainer"\n[train]\ndata = "chats.jsonl"\n{cache}\n')
+
     found = {}
-    for what, file, by in (("a", weights, str(pairs)), ("b", str(preferring), settings)):
+    for what, file, by in (
+        ("a", weights, str(pairs)),
+        ("b", str(preferring), settings),
+        ("c", weights, str(of_chats)),
+    ):
         assert main(["evaluate", file, by, "--json"]) == 0, capsys.readouterr().err
         found[what] = json.loads(capsys.readouterr().out)
 
     assert 5 < found["a"]["tokens"] < 80  # answers of two digits and a line break
     assert found["b"]["tokens"] > 100
+    assert 5 < found["c"]["tokens"] < 80  # completions alone are targets
 
 
 def test_evaluate_says_how_well_each_text_of_a_mixture_is_predicted(

@@ -45,7 +45,7 @@ def test_what_is_no_number_is_not_known(tmp_path: Path):
     assert found.due(2) == (0, 1, 2, 3, 4)
 
 
-@pytest.mark.parametrize("lost", [1, 20, 40, 50])
+@pytest.mark.parametrize("lost", [1, 20, 40, 50, 110])
 def test_of_a_torn_file_what_is_whole_counts_and_it_goes_on(tmp_path: Path, lost: int):
     path = tmp_path / "references"
     found = opened(path)

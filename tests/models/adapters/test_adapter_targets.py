@@ -11,7 +11,7 @@ from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of, named_parameters
 from p2pswarm.models.model_source import resolved
-from p2pswarm.settings.config import AdapterConfig, ModelConfig, RunConfig
+from p2pswarm.settings.config import AdapterConfig, ModelConfig, RunConfig, pattern_entry
 from p2pswarm.settings.parser import run_from_json, run_to_json
 
 GPT = RunConfig(model=ModelConfig(d_model=16, heads=2, layers=2, sequence_length=8))
@@ -99,6 +99,21 @@ def test_ranks_and_alphas_by_pattern_become_names() -> None:
     assert run.adapter.alpha_pattern == ("q_proj=5.5",)
 
 
+def test_a_number_of_a_pattern_keeps_all_its_digits() -> None:
+    """PEFT scales by what its file says: 16 / sqrt(2) is such a number."""
+    alpha = 11.313708498984761
+    once = settled(LLAMA, alpha_pattern=(pattern_entry("q_proj", alpha),))
+    assert once.adapter.alpha_pattern == (f"q_proj={alpha!r}",)
+    assert pattern_entry("q_proj", 1e-9) == "q_proj=0.000000001"
+    assert run_from_json(run_to_json(once)) == once
+
+
+def test_a_pattern_that_takes_too_long_is_one_line() -> None:
+    slow = "(.*)" * 8 + r"\1\2\3\4x?9?j.$"
+    with pytest.raises(Unusable, match="takes too long for a name: name modules instead"):
+        settled(LLAMA, targets=slow)
+
+
 def test_modules_may_train_whole_beside_adapters() -> None:
     run = settled(LLAMA, train=("lm_head", "norm"))
     names = trained(run)
@@ -120,6 +135,7 @@ def test_an_embedding_may_have_an_adapter() -> None:
         (LLAMA, {"targets": ("q_porj",)}, r"'q_porj' matches nothing; the nearest name is q_proj"),
         (LLAMA, {"targets": "q_proj"}, "'q_proj' matches nothing; the nearest name is q_proj"),
         (LLAMA, {"targets": "("}, "is no regular expression"),
+        (LLAMA, {"targets": "(" * 480}, "is no regular expression"),
         (LLAMA, {"train": ("lm_haed",)}, "'lm_haed' matches nothing; the nearest name is lm_head"),
         (LLAMA, {"rank_pattern": ("q_prj=4",)}, "'q_prj=4' matches no target; the nearest"),
         (MIXTRAL, {"targets": ("w1",)}, "w1 is one parameter with w3 now, gate_up_proj: name both"),

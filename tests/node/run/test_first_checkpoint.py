@@ -161,6 +161,9 @@ def test_an_adapter_that_is_not_of_the_run_is_a_line(tmp_path):
     refused("use_dora is not known here", unfilled, use_dora=True)
     refused("use_qalora is not known here", unfilled, use_qalora=True)
     refused("'pissa' has changed the base", unfilled, init_lora_weights="pissa")
+    both = {"target_modules": "all-linear", "target_parameters": ["qkv"]}
+    refused("target_modules is one pattern beside target_parameters", unfilled, **both)
+    refused(r"run\.adapter\.train: 'scroe' matches nothing", unfilled, modules_to_save="scroe")
     refused(r"run\.adapter\.rank is a whole number from 1", unfilled, r=None)
     refused(r"run\.adapter\.rank is a whole number from 1 .* not 0", unfilled, r=0)
     named_base = replace(asked, model=replace(WHOLE.model, hub="other/one@" + "a" * 40))

@@ -1,6 +1,7 @@
 """Where references are kept, and for which runs they hold."""
 
 import dataclasses
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -102,11 +103,13 @@ def test_other_weights_in_a_folder_of_the_same_names_have_others(
     folder.mkdir()
     model = dataclasses.replace(config.run.model, family="hf:llama", folder=folder)
     config = changed(config, model=model, start="pretrained")
-    (folder / "model.safetensors").write_bytes(b"x" * 100)
+    weights, half = folder / "model.safetensors", b"x" * (2 << 20)
+    weights.write_bytes(half + b"x" + half)
     opened(config).keep(0, [-1.0] * 6)
     assert opened(config).complete
 
-    (folder / "model.safetensors").write_bytes(b"x" * 99 + b"y")
+    weights.write_bytes(half + b"y" + half)  # as a merged adapter's are: other in one tensor alone
+    os.utime(weights, (1, 1))
 
     assert not opened(config).known
 
