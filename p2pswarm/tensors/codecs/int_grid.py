@@ -160,10 +160,11 @@ def _multiples(x_BC: Tensor) -> tuple[Tensor, Tensor] | None:
     if not torch.isfinite(top_B).all():
         return None
     shift_B = (WORK_BITS - torch.frexp(top_B).exponent).clamp_(SHIFT_MIN, SHIFT_MAX)
-    scaled_BC = x_BC * _power(shift_B).unsqueeze(1).to(x_BC.dtype)
-    whole_BC = scaled_BC.to(torch.int32)
+    whole_BC = (x_BC * _power(shift_B).unsqueeze(1).to(x_BC.dtype)).to(torch.int32)
+    # back again, because beside a value of 2**100 one of 2**-100 becomes a zero
+    same_BC = whole_BC.to(x_BC.dtype).mul_(_power(-shift_B).unsqueeze(1).to(x_BC.dtype))
     bits = torch.int32 if x_BC.dtype == torch.float32 else torch.int64
-    if not torch.equal(whole_BC.to(x_BC.dtype).view(bits), scaled_BC.view(bits)):
+    if not torch.equal(same_BC.view(bits), x_BC.view(bits)):
         return None
     # numpy's is five times as fast as halves of torch's
     any_B = torch.from_numpy(np.bitwise_or.reduce(whole_BC.numpy(), axis=1))
