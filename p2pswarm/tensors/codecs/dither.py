@@ -104,7 +104,7 @@ class Dither(KeyedCodec):
         rows = panels.rows.of(values)
         scratch = Scratch(values.device)
         quantise, at_once = self._quantise, pool.streams.device.holds(values)
-        if self.kernels is not None and values.device.type == "cpu":
+        if self._has_kernels(values, panels):
             quantise, at_once = self._quantise_by_kernels, _is_line(rows)
         for group in panels.groups(at_once=at_once):
             x_PRNM = rows[group.rows].view(group.shape)
@@ -125,7 +125,7 @@ class Dither(KeyedCodec):
             rows = panels.rows.to_fill(values)
             scratch = Scratch(there.device)
             restore, at_once = self._restore, pool.apart
-            if self.kernels is not None and there.device.type == "cpu":
+            if self._has_kernels(there, panels):
                 restore, at_once = self._restore_by_kernels, _is_line(rows)
             for group in panels.groups(at_once=at_once):
                 x_PRNM = rows[group.rows].view(group.shape)
@@ -208,6 +208,11 @@ class Dither(KeyedCodec):
             y_PRNM.mul_(draw.signs(y_PRNM))
             fit(y_PRNM, x_PRNM.dtype)
             x_PRNM.copy_(y_PRNM)
+
+    def _has_kernels(self, there: Tensor, panels: "_Panels") -> bool:
+        """Return whether compiled loops are to be used, which are slower for one column."""
+        several = panels.rows.width > self.strands
+        return self.kernels is not None and several and there.device.type == "cpu"
 
     def _unencodable(self) -> Unencodable:
         return Unencodable(
