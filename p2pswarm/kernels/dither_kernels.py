@@ -278,35 +278,51 @@ def _pack(panel: Panel, tile: Tile, field_NT: Bytes, bits: int, plane_B: Bytes) 
 
 
 @inlined
-def _unpack_all(panel: Panel, tile: Tile, plane_B: Bytes, field_NT: Bytes) -> None:
-    """Read the planes of a tile into its codes."""
-    bits = panel.bits
-    low = 4 if bits >= 4 else 2
-    field_NT[:] = np.uint8(0)
-    _unpack(panel, tile, plane_B, low, np.uint8(1), field_NT)
-    if bits > low:
-        rest = plane_B[panel.rows * panel.columns * (panel.strands * low // 8) :]
-        _unpack(panel, tile, rest, bits - low, np.uint8(1 << low), field_NT)
+def _join(given: Bytes, shift: int, bits: int, field: Bytes) -> None:
+    """Lift codes by some bits, and put bits of a plane below."""
+    for m in range(len(given)):
+        field[m] = np.uint8((field[m] << bits) | ((given[m] >> shift) & ((1 << bits) - 1)))
 
 
 @inlined
-def _unpack(
-    panel: Panel, tile: Tile, plane_B: Bytes, bits: int, weight: np.uint8, field_NT: Bytes
-) -> None:
-    """Add the codes of a plane, each times `weight`."""
-    groups = 8 // bits
-    high, mask = panel.strands // groups, np.uint8((1 << bits) - 1)
+def _unpack_all(panel: Panel, tile: Tile, plane_B: Bytes, field_NT: Bytes) -> None:
+    """Read the planes of a tile into its codes, the highest bits first."""
+    low = 4 if panel.bits >= 4 else 2
+    begin = panel.rows * panel.columns * (panel.strands * low // 8)
+    field_NT[:] = np.uint8(0)
+    for bits in (panel.bits - low, low):
+        if bits:
+            _unpack(panel, tile, plane_B[begin:], bits, field_NT)
+        begin = 0
+
+
+@inlined
+def _unpack(panel: Panel, tile: Tile, plane_B: Bytes, bits: int, field_NT: Bytes) -> None:
+    """Read a plane. Every shift is written out, because only so many are done at a time."""
+    high, width = panel.strands * bits // 8, tile.width
     for r in range(tile.beside):
         for n in range(high):
             at = ((tile.row + r) * high + n) * panel.columns + tile.column
-            given = plane_B[at : at + tile.width]
-            for group in range(groups):
-                begin = (group * high + n) * TILE + r * tile.width
-                made = field_NT[begin : begin + tile.width]
-                factor = np.uint16(256 >> (group * bits))
-                for m in range(len(made)):
-                    field = np.uint8(np.uint16(given[m] * factor) >> 8) & mask
-                    made[m] = np.uint8(made[m] + field * weight)
+            given, apart = plane_B[at : at + width], high * TILE
+            begin = n * TILE + r * width
+            to = field_NT[begin:]
+            if bits == 4:
+                _join(given, 0, 4, to)
+                _join(given, 4, 4, to[apart:])
+            elif bits == 2:
+                _join(given, 0, 2, to)
+                _join(given, 2, 2, to[apart:])
+                _join(given, 4, 2, to[2 * apart :])
+                _join(given, 6, 2, to[3 * apart :])
+            else:
+                _join(given, 0, 1, to)
+                _join(given, 1, 1, to[apart:])
+                _join(given, 2, 1, to[2 * apart :])
+                _join(given, 3, 1, to[3 * apart :])
+                _join(given, 4, 1, to[4 * apart :])
+                _join(given, 5, 1, to[5 * apart :])
+                _join(given, 6, 1, to[6 * apart :])
+                _join(given, 7, 1, to[7 * apart :])
 
 
 @inlined
