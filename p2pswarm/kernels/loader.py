@@ -21,5 +21,10 @@ def kernels(name: str) -> ModuleType | None:
         log.info("no %s: %s run by torch; pip install '.[fast]' is faster", error.name, name)
     except Exception as error:  # noqa: BLE001  whatever a compiler raises, torch computes the same
         reason = str(error).strip().partition("\n")[0]
-        log.warning("numba compiles no %s, torch runs them, slower: %s", name, reason)
+        log.warning(
+            "numba compiles no %s, torch runs them, slower (NUMBA_CACHE_DIR names a folder that it "
+            "can write to): %s",
+            name,
+            reason,
+        )
     return None
