@@ -2,10 +2,18 @@
 
     python bench/codecs.py [--mib 64] [--device cuda] [--unbiased [--draws 4096]] [--json FILE]
 
-Speed is of the tensor's own bytes, the best of several rounds, in CPU time of one thread.
-Memory is used again, as between peers that stream tensors all the time. With `--device cuda` there
-is a second table: how long one tensor takes while the GPU computes, behind it and beside it. With
-`--unbiased` there is one of the mean error of codecs with a key, over as many keys.
+Speed is of the tensor's own bytes, the best of several rounds, in CPU time of one thread, and
+beside it the share of int8's in the same run. Gbit/s are those of the wire that one core fills.
+Memory is used again, as between peers that stream tensors all the time. What has compiled loops is
+measured by them and by torch; `NUMBA_CACHE_DIR=$(mktemp -d)` before the command has them compiled
+anew.
+
+int-grid is measured with whole numbers of spread 12, as its sums are. The last line is of what
+comes before them: the rounding of a microbatch's gradient.
+
+With `--device cuda` there is a second table: how long one tensor takes while the GPU computes,
+behind it and beside it. With `--unbiased` there is one of the mean error of codecs with a key, over
+as many keys.
 
 The file has the speed of each codec with float32 under its name, and all `rows`.
 """
@@ -17,11 +25,15 @@ from typing import Any
 import torch
 from results import command_line, write_json
 
+from p2pswarm.models.rounding.gradient_grid import GradientGrid, Leaf, kernels_for
+from p2pswarm.settings.config import INT_GRID, RunConfig
 from p2pswarm.tensors.codecs.base import TORCH
 from p2pswarm.tensors.codecs.codec import Codec, CodecKind
 from p2pswarm.tensors.codecs.meta import Dtype
 from p2pswarm.tensors.codecs.registry import CODECS, EncodedTensor, decoder, encode, round_trip
+from p2pswarm.tensors.codecs.self_test import use_kernels
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
+from p2pswarm.tensors.flat_layout import flat_layout
 
 ROUNDS = 7
 WIDTH = 1_024  # of a row
@@ -30,6 +42,8 @@ DRAWS = 4_096
 SQUARE, PRODUCTS = 8_192, 20  # 22 TFLOP: a second at 22 TFLOP/s
 DTYPES = (Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT64)
 TINIEST = 2.0**-149
+SPREAD = 12.0  # of whole numbers on a grid
+KERNELS, TORCH_ALONE = "kernels", "torch"
 IN_PLACE_MB_PER_S = 1e6  # past any memory: nothing was copied
 
 
@@ -44,6 +58,12 @@ def best_s(work: Any, device: torch.device) -> float:
             torch.cuda.synchronize()
         taken_s.append(clock() - begin_s)
     return min(taken_s)
+
+
+def loops_of(codec: Codec, tensor: torch.Tensor) -> Any:
+    """The compiled loops that a codec uses for such a tensor, or None."""
+    here = tensor.device.type == "cpu" and (codec.name != INT_GRID or tensor.dtype == torch.float32)
+    return getattr(codec, "kernels", None) if here else None
 
 
 def measure(codec: Codec, tensor: torch.Tensor) -> dict[str, Any]:
@@ -63,6 +83,7 @@ def measure(codec: Codec, tensor: torch.Tensor) -> dict[str, Any]:
     return {
         "codec": codec.name,
         "dtype": str(tensor.dtype).removeprefix("torch."),
+        "by": TORCH_ALONE if loops_of(codec, tensor) is None else KERNELS,
         "device": tensor.device.type,
         "bytes": tensor.nbytes,
         "ratio": tensor.nbytes / encoded.meta.encoded_bytes,
@@ -168,6 +189,73 @@ def shown(rate_mb_per_s: float) -> str:
     return "in place" if rate_mb_per_s > IN_PLACE_MB_PER_S else f"{rate_mb_per_s:,.0f}"
 
 
+def by_both(codec: Codec, tensor: torch.Tensor) -> list[dict[str, Any]]:
+    """The row of the way that a server takes; then, if that has compiled loops, torch's."""
+    rows, kernels = [measure(codec, tensor)], loops_of(codec, tensor)
+    if kernels is not None:
+        vars(codec)["kernels"] = None
+        rows.append(measure(codec, tensor))
+        vars(codec)["kernels"] = kernels
+    return rows
+
+
+def print_row(row: dict[str, Any], int8: dict[str, Any] | None) -> None:
+    ways = ("encode_mb_per_s", "decode_mb_per_s")
+    print(f"{row['codec']:12} {row['dtype']:9} {row['by']:8} {row['ratio']:6.2f}", end=" ")
+    for way in ways:
+        print(f"{shown(row[way]):>12}", end=" ")
+    if int8 is None or row[ways[0]] > IN_PLACE_MB_PER_S:
+        print(f"{'':>6} {'':>6} {'':>7}", end=" ")
+    else:
+        wire_gbit_s = row["encode_mb_per_s"] / row["ratio"] * 8 / 1e3
+        shares = [row[way] / int8[way] for way in ways]
+        print(f"{shares[0]:6.2f} {shares[1]:6.2f} {wire_gbit_s:7.1f}", end=" ")
+    print(f"{row['error_max']:10.1e} {row['error_rms']:10.1e}", flush=True)
+
+
+def grid_rounding_ns(values: int) -> dict[str, float]:
+    """Nanoseconds a weight that the rounding of one microbatch's gradient to a grid takes."""
+    layout = flat_layout(("float32",) * 3, [("weights", (values // WIDTH, WIDTH))])
+    squares = torch.full((layout.length,), 1e-6)
+    part = torch.randn(values // WIDTH, WIDTH) * 1e-3
+    total, square = torch.zeros_like(part), part.square().sum().item()
+    kernels, taken_ns = kernels_for(squares), {}
+    for name, loops in {KERNELS: kernels, TORCH_ALONE: None}.items():
+        if loops is not None or name == TORCH_ALONE:
+            grid = GradientGrid(RunConfig(), layout, squares, loops)
+
+            def add(grid: GradientGrid = grid) -> None:
+                grid.add([Leaf(0, 0)], [part], [total], [square], (1, 0))
+
+            add()  # reads the grid of the version
+            taken_ns[name] = best_s(add, part.device) / part.numel() * 1e9
+    return taken_ns
+
+
+def codec_rows(mib: int, device: torch.device) -> list[dict[str, Any]]:
+    """The first table."""
+    rows = []
+    print(f"{'':51} {'share of int8':>27}  wire")
+    print(f"{'codec':12} {'dtype':9} {'by':8} {'ratio':>6} {'encode MB/s':>12}", end=" ")
+    print(
+        f"{'decode MB/s':>12} {'encode':>6} {'decode':>6} {'Gbit/s':>7} {'max error':>10}", end=" "
+    )
+    print(f"{'rms error':>10}   relative to the largest value, to the spread")
+    for dtype in DTYPES:
+        kind = TORCH[dtype]
+        values = (mib << 20) // kind.itemsize
+        rng = torch.Generator(device).manual_seed(0)
+        tensor = torch.randn(values, generator=rng, device=device).to(kind).view(-1, WIDTH)
+        whole = (tensor * SPREAD).round_() * 2.0**-20 + 0.0
+        int8 = None
+        for codec in (c for c in CODECS if dtype in c.dtypes):
+            for row in by_both(codec, whole if codec.name == INT_GRID else tensor):
+                int8 = row if codec.name == "int8" else int8
+                rows.append(row)
+                print_row(row, int8)
+    return rows
+
+
 def main() -> int:
     parser = command_line(__doc__)
     parser.add_argument("--mib", type=int, default=64, help="size of each tensor")
@@ -181,28 +269,21 @@ def main() -> int:
         return 2
     torch.set_num_threads(1)
 
-    rows = []
-    print(f"{'codec':12} {'dtype':9} {'ratio':>6} {'encode MB/s':>12} {'decode MB/s':>12}", end=" ")
-    print(f"{'max error':>10} {'rms error':>10}   relative to the largest value, to the spread")
-    for dtype in DTYPES:
-        kind = TORCH[dtype]
-        values = (args.mib << 20) // torch.empty(0, dtype=kind).element_size()
-        rng = torch.Generator(device).manual_seed(0)
-        tensor = torch.randn(values, generator=rng, device=device).to(kind).view(-1, WIDTH)
-        for codec in (c for c in CODECS if dtype in c.dtypes):
-            row = measure(codec, tensor)
-            rows.append(row)
-            speeds = (shown(row["encode_mb_per_s"]), shown(row["decode_mb_per_s"]))
-            print(f"{row['codec']:12} {row['dtype']:9} {row['ratio']:6.2f}", end=" ")
-            print(f"{speeds[0]:>12} {speeds[1]:>12}", end=" ")
-            print(f"{row['error_max']:10.1e} {row['error_rms']:10.1e}", flush=True)
+    begin_s = time.process_time()
+    use_kernels([codec.name for codec in CODECS])
+    print(f"compiled loops took {time.process_time() - begin_s:.1f} s of processor time to load\n")
+    rows = codec_rows(args.mib, device)
+    if device.type == "cpu":
+        taken_ns = grid_rounding_ns((args.mib << 20) // 4)
+        each = ", ".join(f"{ns:.2f} ns by {name}" for name, ns in taken_ns.items())
+        print(f"\na gradient rounded to a grid and added, float32, a weight: {each}")
     if device.type == "cuda":
         rows += print_beside(device, args.mib)
     if args.unbiased:
         rows += print_unbiased(args.draws, device)
     speeds_of = {
         row["codec"]: {"encode_mb_s": row["encode_mb_per_s"], "decode_mb_s": row["decode_mb_per_s"]}
-        for row in rows
+        for row in reversed(rows)  # the first of a codec is what a server does
         if row.get("dtype") == "float32"
     }
     write_json(args.json, {**speeds_of, "rows": rows})

@@ -169,9 +169,11 @@ async def averaging(number: int, mb: int, codec: str = "raw", host: str = HERE.h
     from p2pswarm.run.averaging.averaging_io import Averaging, AveragingSettings  # noqa: PLC0415
     from p2pswarm.run.messages.step import Reduce, Shard  # noqa: PLC0415
     from p2pswarm.tensors.budget import Budget  # noqa: PLC0415
+    from p2pswarm.tensors.codecs.self_test import use_kernels  # noqa: PLC0415
     from p2pswarm.tensors.transfer import TensorTransfer  # noqa: PLC0415
 
     torch.set_num_threads(1)
+    use_kernels([codec])  # as a server does
     gradient = torch.randn(mb * 10**6 // 4, generator=torch.Generator().manual_seed(number))
     if codec == "int-grid":
         gradient = gradient.mul_(GRID_SPREAD).round_().add_(0.0)  # no negative zeros

@@ -24,9 +24,9 @@ from pathlib import Path
 import numpy as np
 from results import command_line, write_json
 
+from p2pswarm.kernels.jit import compiled
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, cost_of
 from p2pswarm.plan.dtfm_search import SearchBudget, search
-from p2pswarm.plan.jit import compiled
 from p2pswarm.plan.network import DeviceNetwork
 
 NETWORKS = Path(__file__).parent / "papers" / "dtfm_networks.json"

@@ -19,7 +19,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "p2pswarm"
 FLOORS = """
-base discovery reach trainer
+base kernels discovery reach trainer
 cli settings progress data/row_formats data/samples
 net/os net/wire data/hub_dataset
 data plan net/crypto tensors/codecs models/boundary_modules models/losses models/formats
@@ -201,6 +201,7 @@ LATE_IMPORTS = {
     "data/tokenizer_folder.py",
     "data/hub.py",
     "data/hub_dataset/card.py",
+    "kernels/loader.py",
     "models/library/hf_library.py",
     "models/registry.py",
     "net/os/web_net.py",
@@ -210,8 +211,8 @@ LATE_IMPORTS = {
     "node/progress/wandb_curves.py",
     "node/roles.py",
 }
-"""Who loads torch, aiohttp, pyarrow, wandb or transformers only when it is asked to: the package's
-own names, the roles of a node, a run's model, WebSocket, and parquet."""
+"""Who loads torch, aiohttp, pyarrow, wandb, numba or transformers only when it is asked to: the
+package's own names, the roles of a node, a run's model, WebSocket, parquet, and compiled loops."""
 OFFERS = {"data/__init__.py", "models/__init__.py"}
 """What programs see as `p2pswarm.data` and `p2pswarm.models`: these name what they offer."""
 FOLDER_FILES_MAX = 20  # directly in a folder

@@ -20,7 +20,7 @@ from p2pswarm.settings.parser import load
 
 ROOT = Path(ps.__file__).parent
 LOOPBACK = "127.0.0.1:0"
-HEAVY = ("torch", "numpy", "rich", "matplotlib")
+HEAVY = ("torch", "numpy", "numba", "rich", "matplotlib")
 TINY = ps.models.GPT(d_model=16, layers=2, heads=2, sequence_length=32)
 BATCH = {"microbatches": 2, "rows": 2, "evaluate_every": 1, "evaluate_microbatches": 1}
 

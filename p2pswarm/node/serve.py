@@ -68,10 +68,10 @@ from p2pswarm.server.devices.rank_processes import DeviceGroup
 from p2pswarm.server.leadership import Seeker
 from p2pswarm.server.member_session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
-from p2pswarm.settings.config import EMULATED, RunConfig
+from p2pswarm.settings.config import EMULATED, INT_GRID, RunConfig
 from p2pswarm.settings.node_config import TENSOR, NetworkConfig, NodeConfig, ServeConfig
 from p2pswarm.tensors.budget import Budget
-from p2pswarm.tensors.codecs.self_test import device_fault
+from p2pswarm.tensors.codecs.self_test import device_fault, use_kernels
 from p2pswarm.tensors.transfer import TensorTransfer
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
@@ -349,12 +349,16 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
 
 
 def check_codecs(run: RunConfig, device: torch.device) -> None:
-    """Raise DeviceLost if a codec of the run does not do on this device what it should."""
+    """Raise DeviceLost if a codec of the run does not do on this device what it should.
+
+    Codecs that do use compiled loops from then on, where there are any.
+    """
     if (fault := device_fault(run.codecs.names, device)) is not None:
         other = "install another build of torch"
         if device.type != "cpu":
             other = f'set serve.device to another one, as "cpu", or {other}'
         raise DeviceLost(f"{fault}: {other}")
+    use_kernels(run.codecs.names if device.type == "cpu" else run.codecs.names & {INT_GRID})
 
 
 def free_for_stage(

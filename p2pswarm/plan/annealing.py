@@ -24,6 +24,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pswarm.kernels.jit import compiled, inlined
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, Stages, cost_of, pipelines_of
 from p2pswarm.plan.exchanges import (
     CHANCES,
@@ -43,7 +44,6 @@ from p2pswarm.plan.exchanges import (
     planes_of,
     slowest_other,
 )
-from p2pswarm.plan.jit import compiled, inlined
 from p2pswarm.plan.network import Floats, Ints
 
 RandomState = NDArray[np.uint64]

@@ -16,9 +16,9 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.kernels.jit import compiled
 from p2pswarm.plan.annealing import Clock, Tempering
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, Stages, best_order, cost_of, pipelines_of
-from p2pswarm.plan.jit import compiled
 from p2pswarm.plan.network import Floats, Ints, alike
 
 ISLANDS_MAX = 64  # sets of islands that are looked at: each costs some hundredths of a second

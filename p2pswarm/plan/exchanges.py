@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from p2pswarm.plan.jit import compiled, inlined
+from p2pswarm.kernels.jit import compiled, inlined
 from p2pswarm.plan.network import Floats, Ints
 
 DATA, PIPELINE = 0, 1  # of costs_2mm

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from p2pswarm.kernels.jit import compiled
 from p2pswarm.plan.annealing import RandomState, below, share
-from p2pswarm.plan.jit import compiled
 from p2pswarm.plan.network import Floats, Ints
 
 PENALTY_S = 1e7  # of a stage without a device, and of each device that is too small for its stage

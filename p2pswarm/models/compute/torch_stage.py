@@ -75,7 +75,7 @@ class TorchStage:
         self._returned = self._below.differentiable if self._below else ()
         self._due = self._above.differentiable if self._above else ()
         self._seed = run.seed
-        self._grid = grid_of(run, flat.numbers, flat.layout, flat.exp_avg_sq_N)
+        self._grid = grid_of(run, flat.numbers, flat.layout, flat.exp_avg_sq_N, compiles=True)
         self._objective = objective_of(run)
         self._run_config = run
         if isinstance(graphs, int):

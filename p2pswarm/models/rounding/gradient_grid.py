@@ -19,19 +19,22 @@ Source:  Mishchenko et al., "IntSGD: Adaptive Floatless Compression" (arXiv 2102
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
+import functools
 import hashlib
 import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from p2pswarm.kernels import loader
 from p2pswarm.models.blocks import averagings_of
 from p2pswarm.settings.config import INT_GRID, RunConfig
-from p2pswarm.tensors.flat_layout import FlatLayout, FlatTensor
+from p2pswarm.tensors.flat_layout import FlatLayout, FlatTensor, flat_layout
 
 log = logging.getLogger(__name__)
 
@@ -62,15 +65,23 @@ class Leaf:
 class GradientGrid:
     """Rounds gradients to the grid of a version and adds them to the sum."""
 
-    def __init__(self, run: RunConfig, layout: FlatLayout, square_N: Tensor) -> None:
+    def __init__(
+        self,
+        run: RunConfig,
+        layout: FlatLayout,
+        square_N: Tensor,
+        kernels: ModuleType | None = None,
+    ) -> None:
         """`square_N`: the optimizer's second moments, which the grid is read from.
 
-        With a delay, those of the version that a step is computed with.
+        With a delay, those of the version that a step is computed with. `kernels`: compiled loops
+        (`kernels_for`).
         """
         self._seed, self._delay = run.seed, run.delay
         self._beta2 = run.optimizer.beta2
         self._tensors = layout.parameters
         self._square_N = square_N
+        self._kernels = kernels
         self._share = grid_share(run.batch.microbatches)
         self.units_max = SUM_UNITS // run.batch.microbatches
         """The most steps that one microbatch adds to a value, either way; more is clamped."""
@@ -109,6 +120,13 @@ class GradientGrid:
             self.values += part.numel()
             far = math.sqrt(square) * self._greatest[number] >= self.units_max / 2
             part_S, total_S, offset = part.reshape(-1), total.view(-1), self._offset(leaf)
+            if self._kernels is not None and part_S.dtype == total_S.dtype:
+                self.clamped += self._kernels.add_rounded(
+                    *(part_S.detach().numpy(), chance_C.numpy(), offset),
+                    *(self._per_step_B1[number].view(-1).numpy(),),
+                    *(self._step_B1[number].view(-1).numpy(), self.units_max, total_S.numpy()),
+                )
+                continue
             for blocks, places in self._chunks(part.numel()):
                 part_C, first = part_S[places], (offset + places.start) % PERIOD
                 rounded_C = work_C[: len(part_C)]
@@ -184,11 +202,49 @@ class GradientGrid:
 
 
 def grid_of(
-    run: RunConfig, numbers: range, layout: FlatLayout, square_N: Tensor
+    run: RunConfig, numbers: range, layout: FlatLayout, square_N: Tensor, *, compiles: bool = False
 ) -> GradientGrid | None:
-    """The grid of the blocks `numbers` of a run, if sums of some are whole numbers."""
-    found = INT_GRID in averagings_of(run, numbers)
-    return GradientGrid(run, layout, square_N) if found else None
+    """The grid of the blocks `numbers` of a run, if sums of some are whole numbers.
+
+    `compiles`: it rounds by compiled loops where they do the same as torch. The first one of a
+    process takes a second, and where nobody has compiled them some more.
+    """
+    if INT_GRID not in averagings_of(run, numbers):
+        return None
+    return GradientGrid(run, layout, square_N, kernels_for(square_N) if compiles else None)
+
+
+def kernels_for(square_N: Tensor) -> ModuleType | None:
+    """Compiled loops that round as torch does on this CPU; none for other tensors than float32."""
+    here = square_N.device.type == "cpu" and square_N.dtype == torch.float32
+    return _tried_kernels() if here else None
+
+
+@functools.cache
+def _tried_kernels() -> ModuleType | None:
+    kernels = loader.kernels("grid_kernels")
+    if kernels is None or torch.equal(_sample_sum(None), _sample_sum(kernels)):
+        return kernels
+    log.warning("compiled loops round gradients to other bits here: torch rounds them, slower")
+    return None
+
+
+def _sample_sum(kernels: ModuleType | None) -> Tensor:
+    """The bits of a sum of gradients, some of which are clamped, and how many were."""
+    layout = flat_layout(("float32",) * 3, [("a", (7, 100)), ("b", (70, 300))])
+    place_N = torch.arange(layout.length, dtype=torch.int32)
+    square_N = (place_N % 1021).to(torch.float32).mul_(2.0**-30)
+    grid, sum_N = GradientGrid(RunConfig(), layout, square_N, kernels), torch.zeros_like(square_N)
+    for microbatch in range(4):
+        gradient_N = ((place_N * 7919 + microbatch * 101) % 2003 - 1001).to(torch.float32)
+        gradient_N.mul_(2.0**-20).div_(1 + place_N % 17)
+        gradient_N[5] = 2.0**30
+        cut = [slice(each.start, each.stop) for each in layout.tensors]
+        parts, totals = [gradient_N[each] for each in cut], [sum_N[each] for each in cut]
+        leaves = [Leaf(3, number) for number in range(len(cut))]
+        squares = [part.double().square().sum().item() for part in parts]
+        grid.add(leaves, parts, totals, squares, (2, microbatch))
+    return torch.cat([sum_N.view(torch.int32), torch.tensor([grid.clamped], dtype=torch.int32)])
 
 
 def grid_share(microbatches: int) -> float:

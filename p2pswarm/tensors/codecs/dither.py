@@ -23,6 +23,7 @@ Source:  Schuchman, "Dither signals and their effect on quantization noise" (196
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -86,6 +87,8 @@ class Dither(KeyedCodec):
         levels = 2.0 ** (bits - 1) - 0.5
         # a little more: however the product is rounded, no value is past the last level
         self._step_per_peak = (1 + 2.0**-21) / levels
+        self.kernels: ModuleType | None = None
+        """`kernels/dither_kernels.py`, for tensors of the CPU, once it was tried out."""
 
     def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
         """Raise BadMessage unless there is a code per value and a scale per block."""
@@ -100,9 +103,12 @@ class Dither(KeyedCodec):
         encoded[:KEY_CHECK_BYTES].copy_(draw.check)
         rows = panels.rows.of(values)
         scratch = Scratch(values.device)
-        for group in panels.groups(at_once=pool.streams.device.holds(values)):
+        quantise, at_once = self._quantise, pool.streams.device.holds(values)
+        if self._has_kernels(values, panels):
+            quantise, at_once = self._quantise_by_kernels, _is_line(rows)
+        for group in panels.groups(at_once=at_once):
             x_PRNM = rows[group.rows].view(group.shape)
-            self._quantise(x_PRNM, group.of(encoded), group, draw, scratch)
+            quantise(x_PRNM, group.of(encoded), group, draw, scratch)
         return bytes_of(pool.on_host(encoded))
 
     def keyed_decoder(
@@ -118,9 +124,12 @@ class Dither(KeyedCodec):
             values = pool.home(layout.shape, TORCH[layout.dtype])
             rows = panels.rows.to_fill(values)
             scratch = Scratch(there.device)
-            for group in panels.groups(at_once=pool.apart):
+            restore, at_once = self._restore, pool.apart
+            if self._has_kernels(there, panels):
+                restore, at_once = self._restore_by_kernels, _is_line(rows)
+            for group in panels.groups(at_once=at_once):
                 x_PRNM = rows[group.rows].view(group.shape)
-                self._restore(group.of(there), x_PRNM, group, draw, scratch)
+                restore(group.of(there), x_PRNM, group, draw, scratch)
             return panels.rows.fill(values, rows)
 
         return Decoder(bytes_of(encoded), finish)
@@ -142,9 +151,7 @@ class Dither(KeyedCodec):
         peaks_P = steps_PRM.amax((1, 2))
         peaks = peaks_P.tolist()
         if not all(peak <= PEAK_MAX for peak in peaks):  # neither is a NaN
-            raise Unencodable(
-                f"{self.name} cannot hold NaN, infinities or sums past {PEAK_MAX:g}: send them raw"
-            )
+            raise self._unencodable()
         lifted_P11 = (peaks_P < TINY).view(-1, 1, 1)
         if min(peaks) < TINY:
             lift_P11 = torch.where(lifted_P11, LIFT, 1.0)
@@ -180,7 +187,7 @@ class Dither(KeyedCodec):
         lifted_P11, tops_P11 = marked_P11 >= LIFTED, marked_P11 % LIFTED
         wrong = (marked_P11 >= 2 * LIFTED) | (tops_P11 > TOP_MAX) | (tops_P11 < TOP_MIN)
         if bool(wrong.any()):
-            raise BadMessage(f"a {self.name} scale that no encoder makes")
+            raise self._no_such_scale()
         kept_PRM = group.scales(encoded)
         steps_PRM = _steps(kept_PRM.to(torch.int32).add_(tops_P11 - BELOW_TOP))
         steps_PRM.mul_(1 / self.strands)
@@ -201,6 +208,65 @@ class Dither(KeyedCodec):
             y_PRNM.mul_(draw.signs(y_PRNM))
             fit(y_PRNM, x_PRNM.dtype)
             x_PRNM.copy_(y_PRNM)
+
+    def _has_kernels(self, there: Tensor, panels: "_Panels") -> bool:
+        """Return whether compiled loops are to be used, which are slower for one column."""
+        several = panels.rows.width > self.strands
+        return self.kernels is not None and several and there.device.type == "cpu"
+
+    def _unencodable(self) -> Unencodable:
+        return Unencodable(
+            f"{self.name} cannot hold NaN, infinities or sums past {PEAK_MAX:g}: send them raw"
+        )
+
+    def _no_such_scale(self) -> BadMessage:
+        return BadMessage(f"a {self.name} scale that no encoder makes")
+
+    def _quantise_by_kernels(
+        self,
+        x_PRNM: Tensor,
+        encoded: Tensor,
+        group: "_PanelGroup",
+        draw: "_DitherDraw",
+        scratch: Scratch,
+    ) -> None:
+        """As `_quantise`, by compiled loops."""
+        kernels = self.kernels
+        assert kernels is not None
+        exact = x_PRNM
+        if not _is_line(x_PRNM):
+            exact = scratch.floats("given", x_PRNM).copy_(x_PRNM)
+        work = scratch.line("made", kernels.encoding_floats(*group.shape[1:]))
+        held = kernels.encode(
+            *(exact.view(-1).numpy(), *group.shape, self.bits),
+            *(draw.signs(x_PRNM).view(-1).numpy(), draw.period(0.0, kernels.TILE).numpy()),
+            *(self._step_per_peak, work.numpy(), encoded.view(-1).numpy()),
+        )
+        if not held:
+            raise self._unencodable()
+
+    def _restore_by_kernels(
+        self,
+        encoded: Tensor,
+        x_PRNM: Tensor,
+        group: "_PanelGroup",
+        draw: "_DitherDraw",
+        scratch: Scratch,
+    ) -> None:
+        """As `_restore`, by compiled loops."""
+        kernels = self.kernels
+        assert kernels is not None
+        exact = x_PRNM if _is_line(x_PRNM) else scratch.floats("made", x_PRNM)
+        right = kernels.decode(
+            *(encoded.view(-1).numpy(), *group.shape, self.bits),
+            *(draw.signs(x_PRNM).view(-1).numpy(), draw.period(0.5, kernels.TILE).numpy()),
+            exact.view(-1).numpy(),
+        )
+        if not right:
+            raise self._no_such_scale()
+        if exact is not x_PRNM:
+            fit(exact, x_PRNM.dtype)
+            x_PRNM.copy_(exact)
 
 
 class _DitherDraw(KeyDraw):
@@ -227,6 +293,14 @@ class _DitherDraw(KeyDraw):
             table = once.repeat(-(-count // PERIOD))[:count]
             self._tables[count, less] = table
         return table.view(shape)
+
+    def period(self, less: float, more: int) -> Tensor:
+        """The dither of each place of a period and of the first `more` again, less a constant."""
+        table = self._tables.get((PERIOD + more, less))
+        if table is None:
+            once = self._dither - less
+            table = self._tables[PERIOD + more, less] = torch.cat([once, once[:more]])
+        return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +383,12 @@ class _Panels:
             yield group
             row += panels * rows
             byte += panels * group.panel_bytes
+
+
+def _is_line(x: Tensor) -> bool:
+    """Return whether kernels may read and write a tensor's own memory."""
+    floats = x.dtype == torch.float32 and x.is_contiguous()
+    return floats and not x.data_ptr() % x.element_size()
 
 
 def _steps(codes: Tensor) -> Tensor:

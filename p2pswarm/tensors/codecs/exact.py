@@ -129,8 +129,10 @@ def packed_planes(planes: Iterable[Bytes], size_bytes: int, pool: TensorPool) ->
     frame = bytes_of(pool.host((most_bytes(size_bytes),), torch.uint8))
     end = 0
     for column in _pieces(planes):
-        piece = scratch[: len(column)]
-        piece[:] = column
+        piece = column
+        if not column.flags.c_contiguous:
+            piece = scratch[: len(column)]
+            piece[:] = column
         for packed in packer.compress(piece.data), packer.flush(NEXT_BLOCK):
             frame[end : end + len(packed)] = packed
             end += len(packed)
@@ -146,14 +148,15 @@ def unpack_planes(frame: memoryview, planes: Iterable[Bytes], size_bytes: int) -
     scratch = np.empty(min(size_bytes, SCRATCH_BYTES), np.uint8)
     with unpacker.stream_reader(frame) as reader:
         for column in _pieces(planes):
-            piece = scratch[: len(column)]
+            piece = column if column.flags.c_contiguous else scratch[: len(column)]
             try:
                 got = reader.readinto(piece.data)
             except zstandard.ZstdError as error:
                 raise BadMessage("a broken zstd frame") from error
             if got != len(column):
                 raise BadMessage("a zstd frame that ends early")
-            column[:] = piece
+            if piece is not column:
+                column[:] = piece
 
 
 def most_bytes(raw_bytes: int) -> int:

@@ -78,6 +78,10 @@ class Scratch:
         """A float32 tensor of a shape, that is to be used under one name."""
         return self._take(name, like, torch.float32)
 
+    def line(self, name: str, length: int) -> Tensor:
+        """A float32 tensor of one dimension."""
+        return self.floats(name, torch.empty(length, device="meta"))
+
     def whole(self, name: str, like: Tensor) -> Tensor:
         """An int32 tensor of a shape."""
         return self._take(name, like, torch.int32)

@@ -14,6 +14,7 @@ Shapes:  B blocks of `BLOCK` values, N values.
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
 from collections.abc import Iterator
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -53,6 +54,10 @@ class IntGrid(Codec):
     dtypes = WIDE
     heavy = True
 
+    def __init__(self) -> None:
+        self.kernels: ModuleType | None = None
+        """`kernels/grid_kernels.py`, for float32, once it was tried out."""
+
     def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
         """Raise BadMessage for more bytes than zstd's bound for all planes."""
         most = 1 + most_bytes(layout.raw_bytes + _blocks(layout.values))
@@ -67,7 +72,8 @@ class IntGrid(Codec):
         """Encode on the CPU, where zstd runs."""
         values_N = pool.on_host(tensor).view(-1)
         whole = _WholeNumbers(values_N.numel(), pool, 1)
-        planes = whole.count(values_N)
+        kernels = self.kernels if fits(values_N) else None
+        planes = whole.count(values_N) if kernels is None else whole.count_by(kernels, values_N)
         if planes:
             packed = packed_planes(whole.columns(), whole.size_bytes, pool)
         else:
@@ -91,7 +97,7 @@ class IntGrid(Codec):
             whole = _WholeNumbers(layout.values, pool, planes)
             unpack_planes(buffer[1:], whole.columns(), whole.size_bytes)
             tensor = pool.way(layout.shape, TORCH[layout.dtype])
-            whole.restore(tensor.view(-1))
+            whole.restore(tensor.view(-1), self.kernels if fits(tensor) else None)
             return pool.on_device(tensor)
 
         return Decoder(buffer, finish)
@@ -126,17 +132,37 @@ class _WholeNumbers:
             code_BC, power_B = read
             self._power_B[blocks].copy_(power_B)
             code_N = code_BC.view(-1)[: places.stop - places.start]
-            for place in range(max(1, -(-int(code_N.max()).bit_length() // 8))):
-                if place == len(self._planes_N):
-                    self._planes_N.append(self._pool.host((self._length,), torch.uint8).zero_())
+            for place in range(max(1, _bytes_of_bits(int(code_N.max())))):
                 low_N = (code_N >> (8 * place)).bitwise_and_(255) if place else code_N & 255
-                self._planes_N[place][places].copy_(low_N)
+                self._plane(place)[places].copy_(low_N)
         return len(self._planes_N)
 
-    def restore(self, values_N: Tensor) -> None:
-        """Write the values."""
+    def count_by(self, kernels: ModuleType, values_N: Tensor) -> int:
+        """As `count`, by compiled loops."""
+        code_N = torch.empty(min(self._length, CHUNK_BLOCKS * BLOCK), dtype=torch.int32).numpy()
+        value_N, power_B, low_N = (x.numpy() for x in (values_N, self._power_B, self._planes_N[0]))
+        for blocks, places in self._chunks():
+            found = kernels.read_multiples(value_N[places], power_B[blocks], low_N[places], code_N)
+            if found == kernels.NO_MULTIPLES:
+                return 0
+            for place in range(1, _bytes_of_bits(found)):
+                kernels.take_bytes(code_N, place, self._plane(place).numpy()[places])
+        return len(self._planes_N)
+
+    def _plane(self, place: int) -> Tensor:
+        if place == len(self._planes_N):
+            self._planes_N.append(self._pool.host((self._length,), torch.uint8).zero_())
+        return self._planes_N[place]
+
+    def restore(self, values_N: Tensor, kernels: ModuleType | None = None) -> None:
+        """Write the values; by compiled loops, if any."""
         if len(self._power_B) and int(self._power_B.max()) > POWER_MAX + POWER_BIAS:
             raise BadMessage("a power of two that no sum has")
+        if kernels is not None:
+            planes = [plane_N.numpy() for plane_N in self._planes_N]
+            four = planes + planes[:1] * (PLANES_MAX - len(planes))
+            kernels.restore_multiples(self._power_B.numpy(), *four, len(planes), values_N.numpy())
+            return
         for blocks, places in self._chunks():
             low_N, *higher_N = (plane_N[places] for plane_N in self._planes_N)
             code_N = low_N.to(torch.int32)
@@ -160,10 +186,11 @@ def _multiples(x_BC: Tensor) -> tuple[Tensor, Tensor] | None:
     if not torch.isfinite(top_B).all():
         return None
     shift_B = (WORK_BITS - torch.frexp(top_B).exponent).clamp_(SHIFT_MIN, SHIFT_MAX)
-    scaled_BC = x_BC * _power(shift_B).unsqueeze(1).to(x_BC.dtype)
-    whole_BC = scaled_BC.to(torch.int32)
+    whole_BC = (x_BC * _power(shift_B).unsqueeze(1).to(x_BC.dtype)).to(torch.int32)
+    # back again, because beside a value of 2**100 one of 2**-100 becomes a zero
+    same_BC = whole_BC.to(x_BC.dtype).mul_(_power(-shift_B).unsqueeze(1).to(x_BC.dtype))
     bits = torch.int32 if x_BC.dtype == torch.float32 else torch.int64
-    if not torch.equal(whole_BC.to(x_BC.dtype).view(bits), scaled_BC.view(bits)):
+    if not torch.equal(same_BC.view(bits), x_BC.view(bits)):
         return None
     # numpy's is five times as fast as halves of torch's
     any_B = torch.from_numpy(np.bitwise_or.reduce(whole_BC.numpy(), axis=1))
@@ -172,6 +199,15 @@ def _multiples(x_BC: Tensor) -> tuple[Tensor, Tensor] | None:
     whole_BC.bitwise_right_shift_((power_B + shift_B).unsqueeze(1))
     sign_BC = whole_BC >> 31
     return whole_BC.bitwise_left_shift_(1).bitwise_xor_(sign_BC), power_B.add_(POWER_BIAS)
+
+
+def fits(x_N: Tensor) -> bool:
+    """Return whether kernels may read and write a contiguous tensor's own memory."""
+    return x_N.dtype == torch.float32 and not x_N.data_ptr() % x_N.element_size()
+
+
+def _bytes_of_bits(code: int) -> int:
+    return -(-code.bit_length() // 8)
 
 
 def _power(exponents: Tensor) -> Tensor:

@@ -7,20 +7,28 @@ other device makes. It takes a tenth of a second of a CPU for each kind of codec
 Source:  TransformerEngine issue 3281: NVFP4 gradients were zeros on one kind of GPU.
 """
 
+import copy
 import functools
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from p2pswarm.base.errors import BadMessage
-from p2pswarm.tensors.codecs.base import DTYPES, Device, Unencodable
+from p2pswarm.kernels import loader
+from p2pswarm.tensors.codecs.base import CPU, DTYPES, Device, Unencodable
 from p2pswarm.tensors.codecs.codec import Codec, CodecKind, KeyedCodec
+from p2pswarm.tensors.codecs.dither import Dither
 from p2pswarm.tensors.codecs.edge_codecs import KEY_BYTES
+from p2pswarm.tensors.codecs.int_grid import IntGrid
 from p2pswarm.tensors.codecs.meta import TensorLayout
 from p2pswarm.tensors.codecs.registry import named
 from p2pswarm.tensors.codecs.tensor_pool import passing
+
+log = logging.getLogger(__name__)
 
 TAG = b"p2pswarm-codec-self-test-1"
 DRAWS = 64
@@ -91,6 +99,49 @@ def samples() -> tuple[Tensor, Tensor, Tensor]:
     mixed = _drawn(2, 7, 37)
     mixed[0, 5], mixed[3], mixed[4] = 1000.0, 0.0, mixed[4] * 2.0**-130
     return _drawn(0, 8, 256), channels, mixed
+
+
+def use_kernels(names: Iterable[str]) -> None:
+    """Let codecs of these names use compiled loops, where those make the same bytes on this CPU.
+
+    Run it in a thread: it takes a second, and where nobody has compiled the loops some ten.
+    """
+    for codec in map(named, sorted(names)):
+        if isinstance(codec, Dither | IntGrid) and codec.kernels is None:
+            name = "dither_kernels" if isinstance(codec, Dither) else "grid_kernels"
+            kernels = loader.kernels(name)
+            if kernels is not None and kernels_agree(codec, kernels):
+                codec.kernels = kernels
+
+
+def kernels_agree(codec: Dither | IntGrid, kernels: ModuleType) -> bool:
+    """Return whether a codec makes the same bytes and values by compiled loops as by torch."""
+    plain, by_kernels = copy.copy(codec), copy.copy(codec)
+    plain.kernels, by_kernels.kernels = None, kernels
+    key = bytes(KEY_BYTES)
+    for sample in samples_of_kernels(codec):
+        expected, values = _there_and_back(plain, sample, key, CPU)
+        try:
+            data, came = _there_and_back(by_kernels, sample, key, CPU)
+        except (RuntimeError, TypeError, ValueError, BadMessage) as error:
+            log.warning("torch runs %s, slower: compiled loops fail: %s", codec.name, error)
+            return False
+        if data != expected or not torch.equal(came.view(torch.uint8), values.view(torch.uint8)):
+            log.warning("torch runs %s, slower: compiled loops make other bytes", codec.name)
+            return False
+    return True
+
+
+def samples_of_kernels(codec: Dither | IntGrid) -> tuple[Tensor, ...]:
+    """What compiled loops do apart: several panels, narrow rows, small values; whole numbers."""
+    many = _drawn(4, 70, 2080)
+    if isinstance(codec, Dither):
+        narrow = many.view(-1)[: 400 * 32].view(400, 32)
+        return (*samples(), many, many.to(torch.bfloat16), narrow, many[:3] * 2.0**-130)
+    whole = many.view(-1)[: 300 * 256].view(300, 256).mul(8).round_()
+    whole[64:].mul_(2.0**9).round_()
+    row = torch.arange(300, dtype=torch.int32).unsqueeze(1)
+    return many, whole.mul_((row % 20 + 107).bitwise_left_shift_(23).view(torch.float32)) + 0.0
 
 
 def _faults(codec: Codec, device: Device, *, draws: bool) -> Iterator[str]:

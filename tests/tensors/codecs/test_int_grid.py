@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from p2pswarm.base.errors import BadMessage
@@ -59,6 +59,16 @@ def test_a_value_of_another_kind_arrives_in_every_bit_too(value):
     found, _ = there(tensor)
 
     assert same_bits(found, tensor)
+
+
+@given(st.integers(-149, 127), st.integers(-149, 127), st.integers(0, BLOCK - 1), FLOATS)
+@example(100, -100, 1, torch.float32)
+@example(100, -1064, 1, torch.float64)
+def test_two_values_of_a_block_arrive_however_far_apart_they_are(power, other, place, dtype):
+    tensor = torch.zeros(BLOCK, dtype=dtype)
+    tensor[0], tensor[place] = 2.0**power, -(2.0**other)
+
+    assert same_bits(there(tensor)[0], tensor)
 
 
 @given(st.integers(0, 700), FLOATS, st.integers(0, 2**32))
