@@ -7,7 +7,6 @@ stays there (`settings/node_config.py`).
 
 import re
 from dataclasses import dataclass, field
-from decimal import Decimal
 from pathlib import Path
 from typing import Annotated
 
@@ -286,13 +285,6 @@ DECIMAL = re.compile(r"[0-9]{1,7}(\.[0-9]{1,30})?")  # every float64 from 1e-13 
 ADAPTER_MOST = 4_096  # the greatest rank, or alpha of a pattern
 ALL_LINEAR = "all-linear"
 """The targets of an adapter that are every linear layer but the head."""
-
-
-def pattern_entry(name: str, number: float) -> str:
-    """An entry of `rank_pattern` or `alpha_pattern`, with every digit of its number."""
-    number = float(number)
-    whole = number.is_integer()
-    return f"{name}={int(number) if whole else format(Decimal(repr(number)), 'f')}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,13 +17,15 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TypeVar
 
+import regex
 from torch import nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.adapters.lora_modules import LoraShape
-from p2pswarm.settings.config import ALL_LINEAR, AdapterConfig, pattern_entry
+from p2pswarm.settings.config import ALL_LINEAR, AdapterConfig
 
 FUSED = frozenset({"gate_up_proj"})
 """Parameters of experts that are two matrices in one: PEFT doubles their rank and their alpha."""
@@ -247,8 +249,6 @@ def _by_pattern(setting: str, entries: Sequence[str], names: Sequence[str]) -> d
 
 def _pattern(setting: str, text: str) -> Callable[[str], bool]:
     """A test whether a regular expression matches a whole name."""
-    import regex  # noqa: PLC0415 - most runs have no pattern
-
     shown = f"run.adapter.{setting}: {text!r:.{SHOWN}}"
     try:
         pattern = regex.compile(text)
@@ -267,3 +267,10 @@ def _pattern(setting: str, text: str) -> Callable[[str], bool]:
 def _entries(values: Mapping[str, float], targets: Sequence[Target]) -> tuple[str, ...]:
     ends = shortest_ends(values, targets)
     return tuple(pattern_entry(end, number) for end, number in ends.items())
+
+
+def pattern_entry(name: str, number: float) -> str:
+    """An entry of `rank_pattern` or `alpha_pattern`, with every digit of its number."""
+    number = float(number)
+    whole = number.is_integer()
+    return f"{name}={int(number) if whole else format(Decimal(repr(number)), 'f')}"

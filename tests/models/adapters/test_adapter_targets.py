@@ -8,10 +8,11 @@ import torch
 from models.families import EXPERTS, family_run
 
 from p2pswarm.base.errors import BadMessage, Unusable
+from p2pswarm.models.adapters.adapter_targets import pattern_entry
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of, named_parameters
 from p2pswarm.models.model_source import resolved
-from p2pswarm.settings.config import AdapterConfig, ModelConfig, RunConfig, pattern_entry
+from p2pswarm.settings.config import AdapterConfig, ModelConfig, RunConfig
 from p2pswarm.settings.parser import run_from_json, run_to_json
 
 GPT = RunConfig(model=ModelConfig(d_model=16, heads=2, layers=2, sequence_length=8))
