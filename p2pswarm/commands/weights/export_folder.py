@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from p2pswarm.base.errors import Unusable
+from p2pswarm.base.errors import Unusable, one_line
 from p2pswarm.base.files import read_small, sync_files, sync_folder
 from p2pswarm.checkpoint.weights_name import file_of
 from p2pswarm.data.chats.template import ChatTemplate
@@ -190,7 +190,7 @@ def _in_folder(folder: Path, write: Callable[[Path], None]) -> int:
             sync_folder(folder.parent)
         return sum(file.stat().st_size for file in folder.iterdir())
     except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        reason = getattr(error, "strerror", None) or one_line(error)
         raise Unusable(
             f"{folder} cannot be written: {reason}: name a folder on another disk"
         ) from error

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from p2pswarm.base.errors import Unusable
+from p2pswarm.base.errors import Unusable, one_line
 from p2pswarm.base.files import read_small
 from p2pswarm.models.adapters.adapter_targets import Target, ends_with, nearest, pattern_entry
 from p2pswarm.settings.config import AdapterConfig
@@ -109,7 +109,7 @@ def read_adapter(folder: Path, shapes: Mapping[str, Sequence[int]]) -> dict[str,
                     raise Unusable(f"{path}: {found[name]} is {shape}, and {list(due)} is due")
             return {name: file.get_tensor(there) for name, there in found.items()}
     except (OSError, SafetensorError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise Unusable(f"{path}: cannot be read: {reason}: name an adapter's folder") from error
 
 

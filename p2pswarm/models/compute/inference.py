@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from p2pswarm.base.errors import BadMessage, Unusable
+from p2pswarm.base.errors import BadMessage, Unusable, one_line
 from p2pswarm.base.files import refuse_pointer
 from p2pswarm.checkpoint.weights_name import AVERAGE_ENDING, file_of
 from p2pswarm.data.chats.targets import refuse_forged
@@ -324,7 +324,7 @@ def opened_weights(
             f'--package {error.package}, or p2pswarm.load(FILE, packages=["{error.package}"])'
         ) from error
     except (OSError, SafetensorError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise Unusable(
             f"{path}: cannot be read as safetensors: {reason}: copy it again, or name the file "
             "that a trainer wrote"
