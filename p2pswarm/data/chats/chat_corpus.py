@@ -47,8 +47,8 @@ from p2pswarm.data.token_file import PreparedDocument
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.settings.train_config import TrainConfig
 
-RULE = "chats 2"  # rises when a row becomes other tokens
-PAIRS = "pairs 2"  # the same of pairs
+RULE = "chats 3"  # rises when a row becomes other tokens
+PAIRS = "pairs 3"  # the same of pairs
 CHAT_FIELDS = (MESSAGES, SHARE_GPT, PROMPT, COMPLETION, *EXTRAS)
 PAIR_FIELDS = (PROMPT, CHOSEN, REJECTED, *EXTRAS)
 FIELDS = (*CHAT_FIELDS, CHOSEN, REJECTED)
@@ -62,6 +62,7 @@ class ChatSource:
     train: TrainConfig
     found: FoundFiles
     tokenizer: Tokenizer | None
+    """The run's, which reads the names of special tokens in texts as the settings say."""
     template: ChatTemplate | None
     """None if no row needs one, or there is none."""
     paired: bool = False
@@ -77,36 +78,40 @@ class ChatSource:
 
     def documents(self) -> Iterator[PreparedDocument]:
         """Each row as it is stored."""
+        reading = self.tokenizer.reading_special() if self.tokenizer else None
         for file in self.found.paths:
             for number, row in rows_of(file):
                 try:
-                    yield from self._documents(row)
+                    yield from self._documents(row, reading)
                 except Unusable as error:
                     raise Unusable(f"{file}: row {number}: {error}") from error
 
-    def _documents(self, row: Mapping[str, Any]) -> Iterator[PreparedDocument]:
+    def _documents(
+        self, row: Mapping[str, Any], reading: Tokenizer | None
+    ) -> Iterator[PreparedDocument]:
+        """Of a row; `reading`: the tokenizer that reads special tokens, which templates write."""
         text = _bytes_of(row, paired=self.paired)
         held_out = is_held_out_document(text, self.train.held_out_share)
         if not self.paired:
-            made = [self._tokens(row_of(row))]
+            made = [self._tokens(row_of(row), reading)]
         else:
             pair = preference_of(row)
-            made = [self._tokens(pair.chosen), self._tokens(pair.rejected)]
+            made = [self._tokens(each, reading) for each in (pair.chosen, pair.rejected)]
             if np.array_equal(made[0].tokens, made[1].tokens):
                 raise Unusable("its answers are the same tokens: there is nothing to prefer")
         for each in made:
             yield PreparedDocument(held_out, each.tokens.astype(DTYPE).tobytes(), each.text_bytes)
 
-    def _tokens(self, said: Conversation | Completion) -> TokenisedRow:
+    def _tokens(self, said: Conversation | Completion, reading: Tokenizer | None) -> TokenisedRow:
         if not isinstance(said, Conversation):
             return tokens_of_completion(said, self.tokenizer)
-        if self.tokenizer is None:
+        if reading is None:
             raise Unusable("it is a chat, whose template needs a tokenizer: set train.tokenizer")
         if self.template is None:
             raise Unusable(
                 "it is a chat, and the tokenizer has no template: name one in train.chat_template"
             )
-        return tokens_of_chat(said, self.template, self.tokenizer)
+        return tokens_of_chat(said, self.template, reading)
 
 
 def _bytes_of(row: Mapping[str, Any], *, paired: bool) -> bytes:
