@@ -15,7 +15,7 @@ import functools
 import importlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +48,16 @@ class WrittenChat:
     """What the assistant says, from a character to another."""
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerFrame:
+    """What a template writes round an answer."""
+
+    opening: str
+    """Between what asks for it and its text: the name of a channel, or an empty thought."""
+    ends: frozenset[int]
+    """The special tokens that end it."""
+
+
 class ChatTemplate:
     """A template, with the names of special tokens that it may write."""
 
@@ -73,11 +83,15 @@ class ChatTemplate:
         """The text after which the assistant speaks."""
         return self._render(Conversation(messages), messages, add_generation_prompt=True)
 
-    def turn_ends(self, special: Mapping[str, int]) -> frozenset[int]:
-        """The special tokens that may end what the assistant says."""
-        written = self.write(Conversation([*SAMPLE]), special)
-        said = "".join(written.text[begin:end] for begin, end in written.answers)
-        return frozenset(special[name] for name in special if name in said)
+    def answer_frame(self, special: Mapping[str, int]) -> AnswerFrame:
+        """What stands round the last answer of a chat; `special`: names of special tokens."""
+        *asked, answer = SAMPLE
+        written, prompt = self.write(Conversation([*SAMPLE]), special), self.prompt(asked)
+        begin, end = written.answers[-1] if written.answers else (0, 0)
+        names = names_at_end(written.text[begin:end], special)
+        before = written.text[: max(0, written.text.rfind(answer["content"], 0, end))]
+        opening = before.removeprefix(prompt) if before.startswith(prompt) else ""
+        return AnswerFrame(opening, frozenset(special[name] for name in names))
 
     def write(self, chat: Conversation, special: Mapping[str, int]) -> WrittenChat:
         """The text of a conversation, and its answers; `special`: names of special tokens."""
@@ -172,7 +186,7 @@ class ChatTemplate:
     def _marked(self, chat: Conversation) -> WrittenChat:
         text, found = self._called(chat, chat.messages, return_assistant_tokens_mask=True)
         said = sum(message["role"] == "assistant" for message in chat.messages)
-        spans = [(int(begin), int(end)) for begin, end in found[0]]
+        spans = _joined((int(begin), int(end)) for begin, end in found[0])
         if chat.first_target:
             if len(spans) != said:
                 raise Unusable(f"{self._where} marks {len(spans)} of {said} answers")
@@ -237,6 +251,29 @@ class ChatTemplate:
         except Exception as error:  # as many kinds as jinja and templates have
             reason = one_line(error, REASON_CHARS_MAX)
             raise Unusable(f"{self._where} cannot write it: {reason}") from error
+
+
+def _joined(spans: Iterable[Span]) -> list[Span]:
+    """Spans without those that are empty; one that follows another at once belongs to it.
+
+    Some templates mark an answer and the end of its turn apart.
+    """
+    joined = list[Span]()
+    for begin, end in spans:
+        if joined and joined[-1][1] == begin:
+            joined[-1] = joined[-1][0], end
+        elif begin < end:
+            joined.append((begin, end))
+    return joined
+
+
+def names_at_end(said: str, special: Iterable[str]) -> list[str]:
+    """The special tokens that an answer ends with, the last one first; white space is between."""
+    names, found, rest = tuple(special), list[str](), said.rstrip()
+    while rest.endswith(names):
+        found.append(max((name for name in names if rest.endswith(name)), key=len))
+        rest = rest.removesuffix(found[-1]).rstrip()
+    return found
 
 
 @functools.lru_cache(maxsize=8)

@@ -8,6 +8,7 @@ Source:  top-p: arxiv.org/abs/1904.09751, "nucleus sampling"; top-k as in transf
 
 import codecs
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -166,16 +167,18 @@ class TrainedModel:
     ) -> Iterator[str]:
         """Yield what the assistant says next in a chat, in pieces of text.
 
-        It ends early where the model ends its turn. Unusable without a tokenizer.
+        It ends early where the model ends its turn. What the template writes before an answer, such
+        as the name of a channel, is left out. Unusable without a tokenizer.
         """
         if self.tokenizer is None:
             raise Unusable("chats need a tokenizer, and these weights were trained on bytes")
         reading = self.tokenizer.reading_special()
         refuse_forged(messages, reading.special_names)
-        seen = reading.encode([template.prompt(messages).encode()])[0].tolist()
-        ends = template.turn_ends(reading.special_names) | {self.run.model.document_end}
+        seen = reading.encode([template.prompt(messages).encode("utf-8", "replace")])[0].tolist()
+        frame = template.answer_frame(reading.special_names)
+        ends = frame.ends | {self.run.model.document_end}
         found = self._continued(seen, ends, tokens, how or Sampling(), seed)
-        yield from self.tokenizer.decode(found, [*seen])
+        yield from _text_behind(frame.opening, found, [*seen], self.tokenizer)
 
     def _continued(
         self, seen: list[int], ends: frozenset[int], tokens: int, how: Sampling, seed: int
@@ -232,6 +235,23 @@ class TrainedModel:
         if not tokens:
             raise Unusable("the prompt has no tokens: name a text that the tokenizer knows")
         return tokens
+
+
+def _text_behind(
+    opening: str, tokens: Iterator[int], after: list[int], tokenizer: Tokenizer
+) -> Iterator[str]:
+    """The text of tokens, without what they may begin with; `after`: the tokens before them."""
+    held, written = list[int](), ""
+    while opening.startswith(written) and len(written) < len(opening):
+        if (token := next(tokens, None)) is None:
+            break
+        held.append(token)
+        written = tokenizer.written(held)
+    if opening and written.startswith(opening):
+        after, held = [*after, *held], []
+        if rest := written.removeprefix(opening):  # a token may go on behind it
+            yield rest
+    yield from tokenizer.decode(itertools.chain(held, tokens), after)
 
 
 def load_model(

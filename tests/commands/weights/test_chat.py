@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from data.chats.chat_folders import make
+from data.chats.chat_folders import CHANNEL_NAMES, CHANNELS, make
 
 from p2pswarm.command_line import main
 from p2pswarm.data.chats.template import kept_template, template_beside
@@ -23,7 +23,7 @@ from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.parser import run_to_json
 from p2pswarm.settings.train_config import TrainConfig
 
-STEPS = 30
+STEPS = 40
 CHAT = [
     {"role": "user", "content": "say hello"},
     {"role": "assistant", "content": "hello there"},
@@ -35,9 +35,14 @@ CHAT = [
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory) -> Path:
     """The files that a run writes."""
-    folder = tmp_path_factory.mktemp("chat")
     rows = [{"messages": CHAT, "id": number} for number in range(2)]
     rows += [{"messages": CHAT[:2]}, {"prompt": CHAT[:3], "completion": CHAT[3:]}]
+    folder = tmp_path_factory.mktemp("chat")
+    return learnt_by_heart(folder, rows, make(folder / "tokenizer"))
+
+
+def learnt_by_heart(folder: Path, rows: list[dict], tokenizer_folder: Path) -> Path:
+    """The files of a run that has learnt these chats."""
     (folder / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 5))
     run = RunConfig(
         model=ModelConfig(d_model=48, layers=2, heads=2, sequence_length=80),
@@ -46,7 +51,7 @@ def weights(tmp_path_factory) -> Path:
     )
     train = TrainConfig(
         data=folder / "chats.jsonl",
-        tokenizer=str(make(folder / "tokenizer")),
+        tokenizer=str(tokenizer_folder),
         cache=folder / "cache",
         held_out_share=0.4,
     )
@@ -54,9 +59,8 @@ def weights(tmp_path_factory) -> Path:
     tokenizer, template = tokenizer_of(config), template_of_chats(config)
     run = checked_model(config.run, tokenizer)
     loop, corpus = ReferenceTrainer(run), read_corpus(config, tokenizer)
-    batch = torch.from_numpy(corpus.microbatch(0))
-    for _ in range(STEPS):
-        loop.add(batch, 0)
+    for step in range(STEPS):
+        loop.add(torch.from_numpy(corpus.microbatch(step)), 0)
         loop.commit(5e-3)
     named = (
         (name, x.detach()) for name, x in named_parameters(loop.flat.numbers, loop.flat.blocks)
@@ -75,6 +79,22 @@ def test_a_message_is_answered_to_the_end_of_the_turn(weights: Path, capsys):
 
 def test_each_line_is_a_message_of_one_chat(weights: Path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("say hello\n\nand bye\n"))
+
+    assert main(["generate", str(weights), "--chat", "--temperature", "0"]) == 0
+
+    assert capsys.readouterr().out == "hello there\nbye now\n"
+
+
+def test_the_name_of_a_channel_is_neither_shown_nor_said_again(tmp_path: Path, capsys, monkeypatch):
+    """As gpt_oss has it: an answer goes on behind `<|channel|>final<|message|>`."""
+    rows = [
+        row | {"chat_template_kwargs": {"unused": number}}  # equal rows are on one side
+        for row in ({"messages": CHAT[:2]}, {"prompt": CHAT[:3], "completion": CHAT[3:]})
+        for number in range(3)
+    ]
+    tokenizer = make(tmp_path / "tokenizer", CHANNELS, CHANNEL_NAMES)
+    weights = learnt_by_heart(tmp_path, rows, tokenizer)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("say hello\nand bye\n"))
 
     assert main(["generate", str(weights), "--chat", "--temperature", "0"]) == 0
 
