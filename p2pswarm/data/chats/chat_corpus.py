@@ -47,8 +47,8 @@ from p2pswarm.data.token_file import PreparedDocument
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.settings.train_config import TrainConfig
 
-RULE = "chats 3"  # rises when a row becomes other tokens
-PAIRS = "pairs 3"  # the same of pairs
+RULE = "chats 4"  # rises when a row becomes other tokens
+PAIRS = "pairs 4"  # the same of pairs
 CHAT_FIELDS = (MESSAGES, SHARE_GPT, PROMPT, COMPLETION, *EXTRAS)
 PAIR_FIELDS = (PROMPT, CHOSEN, REJECTED, *EXTRAS)
 FIELDS = (*CHAT_FIELDS, CHOSEN, REJECTED)

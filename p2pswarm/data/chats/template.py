@@ -66,8 +66,6 @@ class ChatTemplate:
         self.text, self._where, self._names = text, where, names
         self.marks = GENERATION.search(text) is not None
         """True if it says by itself what the assistant says."""
-        self._prompts: dict[str, str] = {}
-        """What is written before an answer, by the row's options."""
 
     @property
     def as_json(self) -> str:
@@ -227,17 +225,15 @@ class ChatTemplate:
         return tuple(spans)
 
     def _prompt(self, chat: Conversation) -> str:
-        """What the template writes to have an answer generated; the same for all of a text."""
-        key = repr(sorted(chat.options.items())) + repr(chat.tools is None)
-        if key not in self._prompts:
-            before = chat.messages[: chat.answers[0]]
-            prompt = ""
-            if before:
-                plain = self._render(chat, before)
-                asked = self._render(chat, before, add_generation_prompt=True)
-                prompt = asked[len(plain) :] if asked.startswith(plain) else ""
-            self._prompts = {key: prompt}
-        return self._prompts[key]
+        """What the template writes to have an answer generated.
+
+        It may depend on all that was said, so each row has its own.
+        """
+        first = next((place for place in chat.answers if place), 0)
+        before = chat.messages[:first] or [*SAMPLE[:1]]  # nobody asks for what a chat begins with
+        plain = self._render(chat, before)
+        asked = self._render(chat, before, add_generation_prompt=True)
+        return asked[len(plain) :] if asked.startswith(plain) else ""
 
     def _render(self, chat: Conversation, messages: list[dict[str, Any]], **how: bool) -> str:
         return str(self._called(chat, messages, **how)[0][0])

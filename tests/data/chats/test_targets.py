@@ -86,6 +86,38 @@ def test_what_a_template_writes_before_an_answer_is_a_target_if_the_model_has_to
     assert learnt(document, tokenizer) == ["<t></t>It is 4.<|im_end|>"]
 
 
+THOUGHT = CHATML.replace(
+    "message.role + '\n' + message.content",
+    "message.role + '\n' + ('<t></t>' if message.role == 'assistant' else '') + message.content",
+)
+SWITCHED = THOUGHT.replace(  # a request may say that nothing is to be thought
+    "assistant\n' }}{% endif",
+    "assistant\n' + ('<t></t>' if 'quick' in messages[0].content else '') }}{% endif",
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "rows", "targets"),
+    [
+        (THOUGHT, [HELLO[:3], [HELLO[4]]], ["<t></t>It is 4.", "<t></t> wörld, 12 cats\n"]),
+        (
+            SWITCHED,
+            [HELLO[:3], [{"role": "user", "content": "be quick"}, HELLO[2]]],
+            ["<t></t>It is 4.", "It is 4."],
+        ),
+    ],
+)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_targets_of_a_chat_are_the_same_whatever_rows_were_before_it(
+    tmp_path, template, rows, targets, order
+):
+    tokenizer, written = read(make(tmp_path, template))
+
+    for row in order:
+        document = tokens_of_chat(chat(*rows[row]), written, tokenizer).tokens
+        assert learnt(document, tokenizer) == [targets[row] + "<|im_end|>"]
+
+
 @pytest.mark.parametrize(
     ("template", "why"),
     [
