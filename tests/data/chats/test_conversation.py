@@ -58,6 +58,13 @@ def test_share_gpt_is_read_as_messages():
     assert row_of(row).messages == [USER, ANSWER]
 
 
+@pytest.mark.parametrize("prompt", ["2+2?", "another", [USER], 3])
+def test_a_prompt_beside_messages_that_somebody_asks_is_passed_over(prompt):
+    row = {"prompt": prompt, "messages": [USER, ANSWER]}
+
+    assert row_of(row).messages == [USER, ANSWER]
+
+
 def test_a_prompt_may_be_text_or_messages():
     assert row_of({"prompt": "2+2=", "completion": "4"}) == Completion("2+2=", "4")
     made = row_of({"prompt": [USER, ANSWER, USER], "completion": [ANSWER]})
@@ -71,6 +78,8 @@ def test_a_prompt_may_be_text_or_messages():
         ({"prompt": "x"}, "no 'prompt' with a 'completion'"),
         ({"prompt": "x", "completion": ""}, "'completion' is empty"),
         ({"prompt": "x", "completion": [ANSWER]}, "its 'prompt' is not JSON"),
+        ({"prompt": "2+2?", "messages": [ANSWER]}, "its 'prompt' is a text that no message before"),
+        ({"prompt": [USER], "messages": [ANSWER]}, "its 'prompt' is a list beside 'messages'"),
         ({"messages": []}, "'messages' has no messages"),
         ({"messages": "hello"}, "'messages' is not JSON"),
         ({"messages": "3"}, "'messages' is no list"),
