@@ -72,7 +72,7 @@ class ChatSource:
     def settings(self) -> str:
         """Return what decides which tokens there are, and on which side."""
         tokens = "bytes" if self.tokenizer is None else self.tokenizer.mark
-        template = "" if self.template is None else self.template.text
+        template = "" if self.template is None else self.template.as_json
         rule = PAIRS if self.paired else RULE
         return f"{rule} {self.train.held_out_share!r} {tokens} {template!r}"
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from data.chats.chat_folders import learnt, make, read
+from data.chats.chat_folders import CHATML, learnt, make, read
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.chats.chat_corpus import ChatSource, has_chats, load_chats, rows_of, sides_of
-from p2pswarm.data.samples.target_marks import BEGIN
+from p2pswarm.data.samples.target_marks import BEGIN, IDS
 from p2pswarm.data.samples.whole_corpus import whole
 from p2pswarm.data.sources import files_of
 from p2pswarm.settings.train_config import TrainConfig
@@ -119,6 +119,22 @@ def test_prepared_chats_are_read_again_and_another_template_makes_others(tmp_pat
     other = ChatSource(source.train, source.found, *read(template))
     with pytest.raises(ZeroDivisionError):
         load_chats(other, cache=cache, seed=1, shape=(2, 63))
+
+
+def test_other_special_tokens_of_a_template_are_another_text(tmp_path):
+    """The same template and tokenizer; its configuration names another token."""
+    path, cache = lines(tmp_path / "a.jsonl", rows()), tmp_path / "cache"
+    folder = make(tmp_path / "tokenizer", "{{ bos_token }}" + CHATML)
+    texts = []
+    for bos in ("<s>", "</s>"):
+        config = json.loads((folder / "tokenizer_config.json").read_text()) | {"bos_token": bos}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        tokenizer, template = read(folder)
+        source = ChatSource(TrainConfig(data=path), files_of(path), tokenizer, template)
+        corpus = load_chats(source, cache=cache, seed=1, shape=(2, 63))
+        texts.append(tokenizer.written([int(corpus.train[:1][0]) & IDS]))
+
+    assert texts == ["<s>", "</s>"]
 
 
 @pytest.mark.parametrize(
