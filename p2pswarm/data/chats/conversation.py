@@ -154,13 +154,13 @@ def _message(value: object, name: str, place: int) -> Message:
     if role not in ROLES:
         shown = repr(role)[:SHOWN_CHARS]
         raise Unusable(f"{where} has the role {shown}; there are: {', '.join(ROLES)}")
-    content = message.setdefault("content", "" if message.get(TOOL_CALLS) else None)
+    calls = _read(message.pop(TOOL_CALLS, None), TOOL_CALLS, list) or []
+    content = message.setdefault("content", "" if calls else None)
     if isinstance(content, list):
         message["content"] = _text_of_blocks(content, where)
     elif not isinstance(content, str):
         raise Unusable(f"the 'content' of {where} is no text")
-    if TOOL_CALLS in message:
-        calls = _read(message[TOOL_CALLS], TOOL_CALLS, list)
+    if calls:
         message[TOOL_CALLS] = [_call(each, f"a tool call of {where}") for each in calls]
     return message
 

@@ -32,6 +32,14 @@ def test_a_call_of_a_tool_needs_no_content():
     assert row_of({"messages": [USER, call]}).messages[1]["content"] == ""
 
 
+@pytest.mark.parametrize("calls", ["null", "[]", [], None])
+def test_a_message_that_calls_nothing_has_no_calls(calls):
+    """A template might write the begin of calls, or leave the content out."""
+    assert row_of({"messages": [USER, ANSWER | {"tool_calls": calls}]}).messages == [USER, ANSWER]
+    with pytest.raises(Unusable, match="'content' of message 1 of 'messages' is no text"):
+        row_of({"messages": [USER, {"role": "assistant", "tool_calls": calls}]})
+
+
 def test_arguments_that_are_json_text_are_values():
     """A template that writes them as JSON would put quotes around the text."""
     told = {"name": "add", "arguments": '{"a": 2}'}
