@@ -4,6 +4,7 @@ Errors:  Unusable, in one line, for what cannot be unpacked.
 """
 
 import bz2
+import functools
 import gzip
 import io
 import lzma
@@ -21,6 +22,7 @@ UNPACKED = frozenset({".gz", ".bz2", ".xz", ".zst"})
 WINDOW_BYTES_MAX = 128 << 20  # of zstd: what `zstd --long` makes by default
 XZ_BYTES_MAX = WINDOW_BYTES_MAX + (1 << 20)  # the same windows; `xz -9` has one of 64 MiB
 READ_BYTES = 4096  # zstd may make 100 MB of so many at the most
+COUNT_BYTES = 1 << 20  # read at a time
 XZ_PADDING = b"\0"  # may stand behind a stream
 REASON_CHARS_MAX = 100  # of what a library says
 INSTEAD = "copy it again, or unpack it and name what was in it"
@@ -45,6 +47,14 @@ def unpacked(file: Path) -> Iterator[BinaryIO]:
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
         reason = one_line(error, REASON_CHARS_MAX)
         raise Unusable(f"{file}: cannot be unpacked, {INSTEAD}: {reason}") from error
+
+
+def unpacked_bytes(file: Path) -> int:
+    """How many bytes are in a file; it is read for it if it is compressed."""
+    if not is_packed(file):
+        return file.stat().st_size
+    with unpacked(file) as opened:
+        return sum(map(len, iter(functools.partial(opened.read, COUNT_BYTES), b"")))
 
 
 def _opened(file: Path) -> BinaryIO:
