@@ -6,6 +6,7 @@ the rejected one, each behind its prompt.
 Errors:  Unusable for a row that cannot be learnt from, with its file and number.
 """
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,7 @@ from p2pswarm.data.chats.template import ChatTemplate
 from p2pswarm.data.chats.whole_text import DTYPE, stored_corpus
 from p2pswarm.data.documents import (
     LINE_BYTES_MAX,
+    HalfCharacters,
     arrow_batches,
     column_rows,
     parquet_batches,
@@ -80,25 +82,27 @@ class ChatSource:
         """Each row as it is stored."""
         reading = self.tokenizer.reading_special() if self.tokenizer else None
         for file in self.found.paths:
+            halves = HalfCharacters(file)
             for number, row in rows_of(file):
                 try:
-                    yield from self._documents(row, reading)
+                    yield from self._documents(row, reading, halves)
                 except Unusable as error:
                     raise Unusable(f"{file}: row {number}: {error}") from error
 
     def _documents(
-        self, row: Mapping[str, Any], reading: Tokenizer | None
+        self, row: Mapping[str, Any], reading: Tokenizer | None, halves: HalfCharacters
     ) -> Iterator[PreparedDocument]:
         """Of a row; `reading`: the tokenizer that reads special tokens, which templates write."""
         text = _bytes_of(row, paired=self.paired)
         held_out = is_held_out_document(text, self.train.held_out_share)
         if not self.paired:
-            made = [self._tokens(row_of(row), reading)]
+            said = [row_of(row)]
         else:
             pair = preference_of(row)
-            made = [self._tokens(each, reading) for each in (pair.chosen, pair.rejected)]
-            if np.array_equal(made[0].tokens, made[1].tokens):
-                raise Unusable("its answers are the same tokens: there is nothing to prefer")
+            said = [pair.chosen, pair.rejected]
+        made = [self._tokens(_without_halves(each, halves), reading) for each in said]
+        if self.paired and np.array_equal(made[0].tokens, made[1].tokens):
+            raise Unusable("its answers are the same tokens: there is nothing to prefer")
         for each in made:
             yield PreparedDocument(held_out, each.tokens.astype(DTYPE).tobytes(), each.text_bytes)
 
@@ -112,6 +116,16 @@ class ChatSource:
                 "it is a chat, and the tokenizer has no template: name one in train.chat_template"
             )
         return tokens_of_chat(said, self.template, reading)
+
+
+def _without_halves(
+    said: Conversation | Completion, halves: HalfCharacters
+) -> Conversation | Completion:
+    """The same with question marks for halves of surrogate pairs, as documents have them."""
+    found = dataclasses.asdict(said)
+    text = json.dumps(found, ensure_ascii=False)
+    whole = halves.encoded(text).decode()
+    return said if whole == text else dataclasses.replace(said, **json.loads(whole))
 
 
 def _bytes_of(row: Mapping[str, Any], *, paired: bool) -> bytes:

@@ -3,6 +3,7 @@ import json
 import logging
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -153,6 +154,30 @@ def test_a_row_that_is_wrong_is_named_by_its_number(tmp_path, row, why):
 
     with pytest.raises(Unusable, match=f"a.jsonl: {why}"):
         list(source_of(path, tmp_path / "tokenizer").documents())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"messages": [{"role": "user", "content": "a \\ud83d b"}, ANSWER]}',
+        '{"prompt": "a \\ud83d b", "completion": "x"}',
+        '{"messages": "[{\\"role\\": \\"user\\", \\"content\\": \\"a \\\\ud83d b\\"}, TEXT]"}',
+    ],
+)
+def test_halves_of_characters_become_question_marks_which_is_said_once(tmp_path, caplog, row):
+    answer = '{"role": "assistant", "content": "x"}'
+    row = row.replace("ANSWER", answer).replace("TEXT", answer.replace('"', '\\"'))
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{row}\n" * 2)
+    source = source_of(path, tmp_path / "tokenizer")
+
+    documents = list(source.documents())
+
+    ids = np.frombuffer(documents[0].written, dtype="<u4") & IDS
+    assert "a ? b" in source.tokenizer.written(ids.tolist())
+    (said,) = caplog.messages
+    assert "a.jsonl" in said
+    assert said.endswith("ud83d is half a character: such become question marks")
 
 
 def test_a_chat_without_a_tokenizer_asks_for_one(tmp_path):
