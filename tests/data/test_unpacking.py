@@ -79,6 +79,20 @@ def test_a_torn_file_is_not_taken_for_a_shorter_one(tmp_path: Path, ending: str,
             list(documents(file, "text"))
 
 
+@pytest.mark.parametrize("ending", PACKERS)
+def test_a_spoilt_file_is_refused_where_its_first_lines_are_looked_at(tmp_path: Path, ending: str):
+    """A .json has rows or not as its first lines say."""
+    file = tmp_path / f"a.json{ending}"
+    packed = PACKERS[ending](LINES)
+    file.write_bytes(packed[: len(packed) // 2] + b"spoilt" * 9)
+
+    with pytest.raises(
+        Unusable, match=r"a\.json\..*: cannot be unpacked, copy it again, or"
+    ) as told:
+        files_of(file)
+    assert "None" not in str(told.value)
+
+
 def with_window(packed: bytes, size: int) -> bytes:
     """An .xz whose block asks for another dictionary; `size` as the format writes it."""
     length = (packed[12] + 1) * 4 - 4

@@ -44,7 +44,9 @@ def unpacked(file: Path) -> Iterator[BinaryIO]:
     try:
         with _opened(file) as opened:
             yield opened
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
+    except (EOFError, OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's, and not of what was read: gzip and bz2 raise bare ones
         reason = one_line(error, REASON_CHARS_MAX)
         raise Unusable(f"{file}: cannot be unpacked, {INSTEAD}: {reason}") from error
 
