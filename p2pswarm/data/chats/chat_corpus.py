@@ -37,11 +37,18 @@ from p2pswarm.data.documents import (
     HalfCharacters,
     arrow_batches,
     column_rows,
+    json_text,
     parquet_batches,
 )
 from p2pswarm.data.held_out import is_held_out_document
 from p2pswarm.data.row_formats.compression import row_ending
 from p2pswarm.data.row_formats.endings import ARROW, JSON, JSON_LINES, PARQUET
+from p2pswarm.data.row_formats.field_path import (
+    JsonObject,
+    TwiceError,
+    object_once,
+    require_once,
+)
 from p2pswarm.data.row_formats.json_rows import json_rows
 from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.sources import FoundFiles
@@ -131,7 +138,7 @@ def _without_halves(
 def _bytes_of(row: Mapping[str, Any], *, paired: bool) -> bytes:
     """All that a row says, whichever file it is in: it decides which side the row is on."""
     fields = PAIR_FIELDS if paired else CHAT_FIELDS
-    said = {name: row[name] for name in fields if row.get(name) is not None}
+    said = _without_nulls({name: row.get(name) for name in fields})  # columns have more of them
     return json.dumps(said, sort_keys=True, ensure_ascii=False).encode("utf-8", "replace")
 
 
@@ -207,13 +214,25 @@ def _without_nulls(value: Any) -> Any:
 
 def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, row in json_rows(file, LINE_BYTES_MAX):
+        text = json_text(row, file, f"row {number}")
         try:
-            found = json.loads(row.decode("utf-8-sig"))
+            found = _object_of(text)
+        except TwiceError as error:
+            raise Unusable(f"{file}: row {number}: {error}") from error
         except (ValueError, RecursionError) as error:
             raise Unusable(f"{file}: row {number}: not JSON: remove or mend it") from error
         if not isinstance(found, dict):
             raise Unusable(f"{file}: row {number}: not an object")
         yield number, found
+
+
+def _object_of(text: str) -> Any:
+    """A row, in which no field that is read stands twice."""
+    try:
+        return json.loads(text, object_pairs_hook=object_once)
+    except TwiceError:
+        require_once(json.loads(text, object_pairs_hook=JsonObject), FIELDS)
+        return json.loads(text)
 
 
 def _wanted(schema: Any) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from p2pswarm.base.errors import Unusable, one_line
+from p2pswarm.data.row_formats.field_path import TwiceError, object_once
 
 MESSAGES, PROMPT, COMPLETION, SHARE_GPT = "messages", "prompt", "completion", "conversations"
 ASSISTANT = "assistant"
@@ -129,7 +130,9 @@ def _read(value: object, name: str, kind: type) -> Any:
     """A value, which tables have as its JSON text."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = json.loads(value, object_pairs_hook=object_once)
+        except TwiceError as error:
+            raise Unusable(f"its {name!r} {error}") from error
         except (ValueError, RecursionError) as error:
             raise Unusable(f"its {name!r} is not JSON: {one_line(error, SHOWN_CHARS)}") from error
     if value is not None and not isinstance(value, kind):

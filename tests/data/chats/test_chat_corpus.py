@@ -76,6 +76,24 @@ def test_every_kind_of_file_has_the_same_documents_on_the_same_sides(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_nulls_inside_of_a_row_have_no_say_on_its_side(tmp_path, name):
+    """A column has the fields of all its objects; lines may write them as null, or leave them."""
+    found = [
+        {"messages": [each | {"name": None, "tool_calls": None} for each in row["messages"]]}
+        for row in rows()
+    ]
+    found[0]["messages"][0]["name"] = "Ann"
+    found[0]["messages"][1]["tool_calls"] = [{"name": "add"}]
+    files = [KINDS[kind](tmp_path / kind, found) for kind in (name, "a.jsonl")]
+
+    columns, written = (list(sides_of(files_of(file), 0.2)) for file in files)
+
+    assert columns == written
+    plain = lines(tmp_path / "plain.jsonl", [{"messages": row["messages"]} for row in rows()])
+    assert written[1:] == list(sides_of(files_of(plain), 0.2))[1:]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
 def test_columns_give_a_call_no_arguments_of_other_rows(tmp_path, name):
     calls = [{"name": "add", "arguments": {"a": 1}}, {"name": "say", "arguments": {"b": "x"}}]
     found = [{"messages": [{"role": "assistant", "tool_calls": [call]}]} for call in calls]
@@ -143,14 +161,25 @@ def test_other_special_tokens_of_a_template_are_another_text(tmp_path):
     [
         ('{"messages": [{"role": "user"', "row 41: not JSON"),
         ("[1, 2]", "row 41: not an object"),
+        ('{"messages": [], "messages": []}', "row 41: has two fields 'messages': remove one"),
+        (
+            '{"messages": [{"role": "user", "role": "assistant", "content": "x"}]}',
+            "row 41: has two fields 'role': remove one",
+        ),
+        (
+            '{"messages": "[{\\"role\\": \\"user\\", \\"role\\": \\"assistant\\"}]"}',
+            "row 41: its 'messages' has two fields 'role': remove one",
+        ),
+        ('{"messages": "\0"}', "row 41: has NUL bytes, as a file that a crash cut short"),
+        (b'{"messages": "\xff"}', "row 41: not UTF-8: write the file in UTF-8"),
         ('{"text": "hello"}', "row 41: it has no 'messages'"),
         ('{"messages": [{"role": "user", "content": "x"}]}', "row 41: the assistant says nothing"),
     ],
 )
 def test_a_row_that_is_wrong_is_named_by_its_number(tmp_path, row, why):
     path = lines(tmp_path / "a.jsonl", rows())
-    with path.open("a") as file:
-        file.write(row + "\n")
+    with path.open("ab") as file:
+        file.write((row if isinstance(row, bytes) else row.encode()) + b"\n")
 
     with pytest.raises(Unusable, match=f"a.jsonl: {why}"):
         list(source_of(path, tmp_path / "tokenizer").documents())
@@ -178,6 +207,14 @@ def test_halves_of_characters_become_question_marks_which_is_said_once(tmp_path,
     (said,) = caplog.messages
     assert "a.jsonl" in said
     assert said.endswith("ud83d is half a character: such become question marks")
+
+
+def test_fields_that_nobody_reads_may_stand_twice(tmp_path):
+    found = [json.dumps(row)[:-1] + ', "a": {"b": 1, "b": 2}, "a": 3}\n' for row in rows(3)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(found))
+
+    assert len(list(source_of(path, tmp_path / "tokenizer").documents())) == 3
 
 
 def test_a_chat_without_a_tokenizer_asks_for_one(tmp_path):
