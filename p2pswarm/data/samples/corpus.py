@@ -126,8 +126,15 @@ class Corpus:
         return (WeightedCorpus(self, 1.0),)
 
     @property
-    def bytes_per_token(self) -> float:
-        """Of the held-out text."""
+    def all_targets(self) -> bool:
+        """Return whether every held-out token is a target, but the first of each document."""
+        return True
+
+    @property
+    def bytes_per_token(self) -> float | None:
+        """Of the held-out text; None where some tokens are only read, and their bytes with them."""
+        if not self.all_targets:
+            return None
         return (self.held_out_bytes or len(self.held_out)) / len(self.held_out)
 
     def _rows_of(self, microbatch: int) -> range:

@@ -195,6 +195,12 @@ class WholeCorpus(Corpus):
         """How many targets a held-out row has."""
         return self.held_out_side.targets(number, self._held_out_key)
 
+    @property
+    def all_targets(self) -> bool:
+        """As `Corpus`."""
+        side = self.held_out_side
+        return bool(np.all(side.counts == side.lengths - 1))
+
     def held_out_rows(self, tokens_max: int) -> Iterator[Tokens]:
         """Rows of about `tokens_max` tokens, spread evenly over the held-out text."""
         side, length = self.held_out_side, self.sequence_length

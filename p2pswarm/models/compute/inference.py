@@ -86,8 +86,8 @@ class Quality:
 
     tokens: int
     loss: float
-    bytes_per_token: float = 1.0
-    """Of the text; 1 where a token is a byte."""
+    bytes_per_token: float | None = 1.0
+    """Of the text; 1 where a token is a byte. None where some tokens are no targets."""
 
     @property
     def perplexity(self) -> float:
@@ -95,8 +95,13 @@ class Quality:
         return math.exp(self.loss) if self.loss < EXPONENT_MAX else math.inf
 
     @property
-    def bits_per_byte(self) -> float:
-        """The loss in bits per byte, by which models with different tokenizers can be compared."""
+    def bits_per_byte(self) -> float | None:
+        """The loss in bits per byte, by which models with different tokenizers can be compared.
+
+        None if it is the loss of some tokens alone: nobody has counted their bytes.
+        """
+        if self.bytes_per_token is None:
+            return None
         return self.loss / math.log(2) / self.bytes_per_token
 
 

@@ -135,6 +135,21 @@ def test_a_template_that_is_missing_or_spoilt_is_told(
     assert error.count("\n") == 1
 
 
+def test_chats_have_no_bits_a_byte(weights: Path, capsys):
+    """Their loss is of answers alone, and their bytes are of prompts, too."""
+    settings = weights.parent / "run.toml"
+    folder = weights.parent
+    settings.write_text(
+        f'[train]\ndata = "{folder / "chats.jsonl"}"\ncache = "{folder / "cache"}"\n'
+        f'tokenizer = "{folder / "tokenizer"}"\nheld_out_share = 0.4\n[run.batch]\nrows = 2\n'
+    )
+
+    assert main(["evaluate", str(weights), str(settings), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bits_per_byte"] is None
+    assert main(["evaluate", str(weights), str(settings)]) == 0
+    assert "bits" not in capsys.readouterr().out
+
+
 def test_weights_of_bytes_do_not_chat(weights: Path, tmp_path, capsys):
     run = RunConfig(model=replace(ModelConfig(), d_model=8, layers=1, heads=2, sequence_length=8))
     flat = ReferenceTrainer(run).flat
