@@ -55,7 +55,9 @@ class AnswerFrame:
     opening: str
     """Between what asks for it and its text: the name of a channel, or an empty thought."""
     ends: frozenset[int]
-    """The special tokens that end it."""
+    """The special tokens that end the last answer of a chat."""
+    inner_ends: frozenset[int]
+    """Those that end an answer after which the chat goes on."""
 
 
 class ChatTemplate:
@@ -82,14 +84,17 @@ class ChatTemplate:
         return self._render(Conversation(messages), messages, add_generation_prompt=True)
 
     def answer_frame(self, special: Mapping[str, int]) -> AnswerFrame:
-        """What stands round the last answer of a chat; `special`: names of special tokens."""
-        *asked, answer = SAMPLE
-        written, prompt = self.write(Conversation([*SAMPLE]), special), self.prompt(asked)
-        begin, end = written.answers[-1] if written.answers else (0, 0)
-        names = names_at_end(written.text[begin:end], special)
-        before = written.text[: max(0, written.text.rfind(answer["content"], 0, end))]
+        """What stands round an answer of text; `special`: names of special tokens."""
+        *asked, answer = SAMPLE * 2
+        written, prompt = self.write(Conversation([*SAMPLE * 2]), special), self.prompt(asked)
+        spans = written.answers or ((0, 0),)
+        inner, last = (
+            frozenset(special[name] for name in names_at_end(written.text[begin:end], special))
+            for begin, end in (spans[0], spans[-1])
+        )
+        before = written.text[: max(0, written.text.rfind(answer["content"], 0, spans[-1][1]))]
         opening = before.removeprefix(prompt) if before.startswith(prompt) else ""
-        return AnswerFrame(opening, frozenset(special[name] for name in names))
+        return AnswerFrame(opening, last, inner)
 
     def write(self, chat: Conversation, special: Mapping[str, int]) -> WrittenChat:
         """The text of a conversation, and its answers; `special`: names of special tokens."""

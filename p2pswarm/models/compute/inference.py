@@ -24,7 +24,7 @@ from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.base.files import refuse_pointer
 from p2pswarm.checkpoint.weights_name import AVERAGE_ENDING, file_of
 from p2pswarm.data.chats.targets import refuse_forged
-from p2pswarm.data.chats.template import ChatTemplate
+from p2pswarm.data.chats.template import AnswerFrame, ChatTemplate
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside, tokenizer_of_run
 from p2pswarm.models.base import LONE_KEY, bundle_of
@@ -183,7 +183,7 @@ class TrainedModel:
         frame = template.answer_frame(reading.special_names)
         ends = frame.ends | {self.run.model.document_end}
         found = self._continued(seen, ends, tokens, how or Sampling(), seed)
-        yield from _text_behind(frame.opening, found, [*seen], self.tokenizer)
+        yield from _text_in(frame, found, [*seen], self.tokenizer)
 
     def _continued(
         self, seen: list[int], ends: frozenset[int], tokens: int, how: Sampling, seed: int
@@ -242,18 +242,23 @@ class TrainedModel:
         return tokens
 
 
-def _text_behind(
-    opening: str, tokens: Iterator[int], after: list[int], tokenizer: Tokenizer
+def _text_in(
+    frame: AnswerFrame, tokens: Iterator[int], after: list[int], tokenizer: Tokenizer
 ) -> Iterator[str]:
-    """The text of tokens, without what they may begin with; `after`: the tokens before them."""
-    held, written = list[int](), ""
+    """The text of an answer's tokens, without what opens it; `after`: the tokens before them.
+
+    Once it was opened, it also ends as answers do after which a chat goes on. Before, that may end
+    a thought.
+    """
+    opening, held, written = frame.opening, list[int](), ""
     while opening.startswith(written) and len(written) < len(opening):
         if (token := next(tokens, None)) is None:
             break
         held.append(token)
         written = tokenizer.written(held)
-    if opening and written.startswith(opening):
+    if written.startswith(opening):
         after, held = [*after, *held], []
+        tokens = itertools.takewhile(lambda token: token not in frame.inner_ends, tokens)
         if rest := written.removeprefix(opening):  # a token may go on behind it
             yield rest
     yield from tokenizer.decode(itertools.chain(held, tokens), after)

@@ -86,11 +86,13 @@ def test_each_line_is_a_message_of_one_chat(weights: Path, capsys, monkeypatch):
 
 
 def test_the_name_of_a_channel_is_neither_shown_nor_said_again(tmp_path: Path, capsys, monkeypatch):
-    """As gpt_oss has it: an answer goes on behind `<|channel|>final<|message|>`."""
+    """As gpt_oss has it: an answer goes on behind `<|channel|>final<|message|>`.
+
+    The first answer of two has another end than the last one.
+    """
     rows = [
-        row | {"chat_template_kwargs": {"unused": number}}  # equal rows are on one side
-        for row in ({"messages": CHAT[:2]}, {"prompt": CHAT[:3], "completion": CHAT[3:]})
-        for number in range(3)
+        {"messages": CHAT, "chat_template_kwargs": {"unused": number}}  # on both sides
+        for number in range(6)
     ]
     tokenizer = make(tmp_path / "tokenizer", CHANNELS, CHANNEL_NAMES)
     weights = learnt_by_heart(tmp_path, rows, tokenizer)
