@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.documents import BATCH_ROWS, column_at, parquet_file, pyarrow_part, require_field
 from p2pswarm.data.immutable_files import ImmutableFiles
+from p2pswarm.data.row_formats.compression import row_ending, unpacked_bytes
+from p2pswarm.data.row_formats.endings import PARQUET
 from p2pswarm.data.row_formats.field_path import column_names, column_type
 from p2pswarm.data.rows import TextBatch
 
@@ -207,12 +209,7 @@ class ParquetFiles:
         self._keep(file, end)
         if not end.num_rows:
             raise Unusable(f"{path}: has no rows: remove it, or copy it again")
-        names = [end.schema.column(number).path for number in range(end.num_columns)]
-        column = names.index(self._field)
-        for number in range(end.num_row_groups):
-            size_bytes = end.row_group(number).column(column).total_uncompressed_size
-            if size_bytes < 0:
-                raise Unusable(f"{path}: a group of {size_bytes} bytes: copy it again")
+        for number, size_bytes in enumerate(_group_bytes(path, end, self._field)):
             self._groups.append(_RowGroup(file, number))
             self._begins.append(self._begins[-1] + size_bytes)
 
@@ -269,6 +266,32 @@ class ParquetFiles:
 
 MAGIC = b"ARROW1"  # the file format: the stream format between this, padded to 8 bytes, and an end
 STREAM_BEGIN = 8
+
+
+def _group_bytes(path: Path, end: Any, field: str) -> list[int]:
+    """The bytes of a column before compression, in each group of rows."""
+    names = [end.schema.column(number).path for number in range(end.num_columns)]
+    inner = [number for number, name in enumerate(names) if name.startswith(f"{field}.")]
+    columns = [names.index(field)] if field in names else inner
+    found = list[int]()
+    for number in range(end.num_row_groups):
+        group = end.row_group(number)
+        found.append(sum(group.column(column).total_uncompressed_size for column in columns))
+        if found[-1] < 0:
+            raise Unusable(f"{path}: a group of {found[-1]} bytes: copy it again")
+    return found
+
+
+def bytes_to_learn(path: Path, field: str) -> int:
+    """About how many bytes of text a file has: those of its rows before compression.
+
+    Of parquet those of the column; others are read for it where they are compressed.
+    """
+    if row_ending(path) not in PARQUET:
+        return unpacked_bytes(path)
+    with arrow_errors(path), parquet_file(path) as table:
+        require_field(path, field, column_names(table.schema_arrow))
+        return sum(_group_bytes(path, table.metadata, field))
 
 
 class _RecordBatch(NamedTuple):

@@ -159,8 +159,8 @@ def _no_text(file: Path, row: str | int, field: str) -> Unusable:
     )
 
 
-def _field_of(line: bytes, file: Path, field: str, row: str) -> object:
-    """The value of a line's field; why it has none in place of that."""
+def json_text(line: bytes, file: Path, row: str) -> str:
+    """The text of a line of JSON; Unusable, which names the `row`, for what is no text."""
     try:
         read = line.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
@@ -170,6 +170,12 @@ def _field_of(line: bytes, file: Path, field: str, row: str) -> object:
             f"{file}: {row}: has NUL bytes, as a file that a crash cut short, or UTF-16: remove "
             "the row, or write the file in UTF-8"
         )
+    return read
+
+
+def _field_of(line: bytes, file: Path, field: str, row: str) -> object:
+    """The value of a line's field; why it has none in place of that."""
+    read = json_text(line, file, row)
     try:
         found = json.loads(read)
         maybe = any(read.count(name) > 1 for name in _names_in_json(field))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.data.columnar_files import bytes_to_learn
 from p2pswarm.data.documents import all_documents
 from p2pswarm.data.held_out import RULE, is_held_out_document, warn_of_share
 from p2pswarm.data.rows import PART_BYTES, begin_of, end_of, parts_of
@@ -111,7 +112,8 @@ def learnt_texts(texts: Sequence[Sources], bytes_max: int = LEARNT_BYTES) -> Ite
 
 def texts_to_learn(sources: Sources, bytes_max: int = LEARNT_BYTES) -> Iterator[bytes]:
     """Parts of the documents to train on, about `bytes_max` of them, chosen by their hash."""
-    there = sum(file.stat().st_size for file in sources.found.paths)
+    field = sources.train.field
+    there = sum(bytes_to_learn(file, field) for file in sources.found.paths)
     share = bytes_max / max(there, bytes_max)
     for held_out, document in sources.documents():
         if held_out:

@@ -1,5 +1,7 @@
 import gzip
 import json
+import tracemalloc
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -90,3 +92,29 @@ def test_an_array_that_is_not_utf8_is_refused(tmp_path):
 
     with pytest.raises(Unusable, match="not UTF-8"):
         list(json_rows(path, 100))
+
+
+@pytest.mark.parametrize(
+    ("begin", "much", "end", "why"),
+    [
+        ('[{"a": 1}', " ", ', {"b": 2}]', None),
+        ('[{"a": 1}, ', "\n", '{"b": 2}]', None),
+        ('[{"a": 1}, {"b": 2}', "\t", "]", None),
+        ('[{"a": 1}, {"b": 2}]', "\r", "", None),
+        ('[{"a": 1}, 1.', "0", "]", "row 2: longer than 100,000 bytes"),
+        ('[{"a": 1}, "', "é", '"]', "row 2: longer than 100,000 bytes"),
+    ],
+)
+def test_an_array_takes_no_more_memory_than_a_row_may_have(tmp_path, begin, much, end, why):
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(f"{begin}{much * (24 << 20)}{end}".encode(), 1))
+
+    tracemalloc.start()
+    try:
+        with nullcontext() if why is None else pytest.raises(Unusable, match=why):
+            assert [json.loads(row) for _, row in json_rows(path, 100_000)] == [{"a": 1}, {"b": 2}]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 12 << 20, f"{peak:,} bytes"

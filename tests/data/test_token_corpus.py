@@ -1,10 +1,13 @@
 """Text as tokens on disk: whole documents, the same everywhere, any size of vocabulary."""
 
+import gzip
 import json
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from p2pswarm.base.errors import Unusable
@@ -69,7 +72,7 @@ def test_the_same_samples_and_digest_wherever_it_was_made(data, tmp_path, tokeni
 
 
 def test_another_tokenizer_is_another_text_beside_it(data, tmp_path, tokenizer):
-    other = train_tokenizer(310, [Path(__file__).read_bytes()])
+    other = train_tokenizer(270, [Path(__file__).read_bytes()])
     digests = {load(data, tmp_path / "c", each).digest() for each in (tokenizer, other, tokenizer)}
 
     assert len(digests) == 2
@@ -131,6 +134,30 @@ def test_it_learns_from_what_is_trained_on_alone(data):
     assert not any(is_held_out_document(text, SHARE) for text in texts)
     assert 0 < len(fewer) < len(texts) / 2
     assert set(fewer) < set(texts)
+
+
+def gzipped(path: Path, texts: list[str]) -> Path:
+    path.write_bytes(gzip.compress("".join(json.dumps({"text": x}) + "\n" for x in texts).encode()))
+    return path
+
+
+def parquet(path: Path, texts: list[str]) -> Path:
+    table = pa.table({"text": texts, "other": [{"text": "x" * 99}] * len(texts)})
+    pyarrow.parquet.write_table(table, path, compression="zstd")
+    return path
+
+
+@pytest.mark.parametrize(("name", "write"), [("a.jsonl.gz", gzipped), ("a.parquet", parquet)])
+def test_it_learns_from_as_much_as_is_asked_however_files_are_compressed(tmp_path, name, write):
+    texts = [f"{number} " + "the same words again " * 50 for number in range(2000)]
+    file = write(tmp_path / name, texts)
+    sources = sources_of(TrainConfig(data=file, held_out_share=SHARE))
+    there, asked = sum(map(len, texts)), 200_000
+    assert file.stat().st_size < asked < there / 4
+
+    found = sum(map(len, texts_to_learn(sources, asked)))
+
+    assert asked / 2 < found < 1.5 * asked
 
 
 def test_it_learns_from_streamed_text_in_parts_what_it_learns_from_the_whole(tmp_path):

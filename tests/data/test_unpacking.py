@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import random
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.documents import all_documents, documents
+from p2pswarm.data.row_formats.tables import DELIMITERS_MAX
 from p2pswarm.data.sources import files_of
 from p2pswarm.data.text_stream import streamed
 from p2pswarm.settings.train_config import TrainConfig
@@ -77,6 +79,48 @@ def test_a_torn_file_is_not_taken_for_a_shorter_one(tmp_path: Path, ending: str,
             list(documents(file, "text"))
 
 
+@pytest.mark.parametrize("ending", PACKERS)
+def test_a_spoilt_file_is_refused_where_its_first_lines_are_looked_at(tmp_path: Path, ending: str):
+    """A .json has rows or not as its first lines say."""
+    file = tmp_path / f"a.json{ending}"
+    packed = PACKERS[ending](LINES)
+    file.write_bytes(packed[: len(packed) // 2] + b"spoilt" * 9)
+
+    with pytest.raises(
+        Unusable, match=r"a\.json\..*: cannot be unpacked, copy it again, or"
+    ) as told:
+        files_of(file)
+    assert "None" not in str(told.value)
+
+
+def with_window(packed: bytes, size: int) -> bytes:
+    """An .xz whose block asks for another dictionary; `size` as the format writes it."""
+    length = (packed[12] + 1) * 4 - 4
+    header = bytearray(packed[12 : 12 + length])
+    header[header.index(b"\x21\x01") + 2] = size
+    check = zlib.crc32(header).to_bytes(4, "little")
+    return packed[:12] + bytes(header) + check + packed[12 + length + 4 :]
+
+
+@pytest.mark.parametrize(("size", "fits"), [(30, True), (38, False), (40, False)])
+def test_an_xz_that_asks_for_gigabytes_is_refused(tmp_path: Path, size: int, *, fits: bool):
+    file = tmp_path / "a.jsonl.xz"
+    file.write_bytes(with_window(lzma.compress(LINES), size))
+
+    if fits:
+        assert list(documents(file, "text")) == [b"one", b"two"]
+    else:
+        with pytest.raises(Unusable, match=r"a\.jsonl\.xz: cannot be unpacked.*[Mm]emory"):
+            list(documents(file, "text"))
+
+
+def test_xz_files_may_have_padding_between_them(tmp_path: Path):
+    file = tmp_path / "a.jsonl.xz"
+    file.write_bytes(lzma.compress(LINES) + bytes(8) + lzma.compress(LINES) + bytes(4))
+
+    assert list(documents(file, "text")) == [b"one", b"two"] * 2
+
+
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".CSV"])
 def test_each_row_of_a_table_is_a_document(tmp_path: Path, ending: str):
     file = tmp_path / f"a{ending}"
@@ -106,7 +150,9 @@ def test_a_row_of_a_table_that_ends_early_is_passed_over_and_counted(tmp_path: P
         (b'text\n"a"b\n', "no table after row 1"),
         (b"text\na\n\xff\n", "not UTF-8 after row"),
         (b"text\na\0b\n", "row 1: has NUL bytes"),
-        (b"text\n" + b"a" * 200 + b"\n", "no table after row 1.*: field larger than"),
+        (b"text\n" + b"a" * 200 + b"\n", "row after row 1 is longer than 100 bytes: split it"),
+        (b"text,id\n1,2\n" + b"a," * 200 + b"\n", "row after row 2 is longer than 100 bytes"),
+        (b'text\n"' + b"a\n" * 200 + b'"\n', "row after row 1 is longer than 100 bytes"),
     ],
 )
 def test_what_is_no_table_is_one_line(tmp_path: Path, content: bytes, why: str):
@@ -116,6 +162,14 @@ def test_what_is_no_table_is_one_line(tmp_path: Path, content: bytes, why: str):
     with pytest.raises(Unusable, match=why) as told:
         list(documents(file, "text", line_bytes_max=100))
     assert "\n" not in str(told.value)
+
+
+def test_a_row_of_too_many_fields_is_refused_before_it_is_made(tmp_path: Path):
+    file = tmp_path / "a.csv"
+    file.write_bytes(b"text,other\na,b\n" + b"," * (DELIMITERS_MAX + 1) + b"\n")
+
+    with pytest.raises(Unusable, match="the row after row 2 has over 1,048,576 commas or tabs"):
+        list(documents(file, "text"))
 
 
 @given(content=st.binary(max_size=200), ending=st.sampled_from([*PACKERS, ".csv", ".tsv"]))

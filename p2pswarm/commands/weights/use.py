@@ -143,9 +143,9 @@ class TextQualities:
         found = [each for _, each in self.texts]
         tokens = sum(each.tokens for each in found)
         loss = sum(each.loss * each.tokens for each in found) / tokens
-        return Quality(
-            tokens, loss, sum(each.bytes_per_token * each.tokens for each in found) / tokens
-        )
+        sizes = [each.bytes_per_token for each in found]
+        known = [size * each.tokens for size, each in zip(sizes, found, strict=True) if size]
+        return Quality(tokens, loss, sum(known) / tokens if all(sizes) else None)
 
 
 def as_json(found: TextQualities) -> str:
@@ -175,7 +175,8 @@ def _figures(found: Quality) -> dict[str, object]:
 
 def _line(found: Quality) -> str:
     one = "byte" if found.bytes_per_token == 1 else "token"
+    bits = "" if found.bits_per_byte is None else f"{found.bits_per_byte:.4f} bits a byte, "
     return (
         f"loss {found.loss:.4f} nats a {one}, perplexity {found.perplexity:.3f}, "
-        f"{found.bits_per_byte:.4f} bits a byte, over {found.tokens:,} {one}s"
+        f"{bits}over {found.tokens:,} {one}s"
     )

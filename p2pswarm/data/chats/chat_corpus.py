@@ -6,6 +6,7 @@ the rejected one, each behind its prompt.
 Errors:  Unusable for a row that cannot be learnt from, with its file and number.
 """
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -33,13 +34,21 @@ from p2pswarm.data.chats.template import ChatTemplate
 from p2pswarm.data.chats.whole_text import DTYPE, stored_corpus
 from p2pswarm.data.documents import (
     LINE_BYTES_MAX,
+    HalfCharacters,
     arrow_batches,
     column_rows,
+    json_text,
     parquet_batches,
 )
 from p2pswarm.data.held_out import is_held_out_document
 from p2pswarm.data.row_formats.compression import row_ending
 from p2pswarm.data.row_formats.endings import ARROW, JSON, JSON_LINES, PARQUET
+from p2pswarm.data.row_formats.field_path import (
+    JsonObject,
+    TwiceError,
+    object_once,
+    require_once,
+)
 from p2pswarm.data.row_formats.json_rows import json_rows
 from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.sources import FoundFiles
@@ -47,8 +56,8 @@ from p2pswarm.data.token_file import PreparedDocument
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.settings.train_config import TrainConfig
 
-RULE = "chats 2"  # rises when a row becomes other tokens
-PAIRS = "pairs 2"  # the same of pairs
+RULE = "chats 4"  # rises when a row becomes other tokens
+PAIRS = "pairs 4"  # the same of pairs
 CHAT_FIELDS = (MESSAGES, SHARE_GPT, PROMPT, COMPLETION, *EXTRAS)
 PAIR_FIELDS = (PROMPT, CHOSEN, REJECTED, *EXTRAS)
 FIELDS = (*CHAT_FIELDS, CHOSEN, REJECTED)
@@ -62,6 +71,7 @@ class ChatSource:
     train: TrainConfig
     found: FoundFiles
     tokenizer: Tokenizer | None
+    """The run's, which reads the names of special tokens in texts as the settings say."""
     template: ChatTemplate | None
     """None if no row needs one, or there is none."""
     paired: bool = False
@@ -71,48 +81,64 @@ class ChatSource:
     def settings(self) -> str:
         """Return what decides which tokens there are, and on which side."""
         tokens = "bytes" if self.tokenizer is None else self.tokenizer.mark
-        template = "" if self.template is None else self.template.text
+        template = "" if self.template is None else self.template.as_json
         rule = PAIRS if self.paired else RULE
         return f"{rule} {self.train.held_out_share!r} {tokens} {template!r}"
 
     def documents(self) -> Iterator[PreparedDocument]:
         """Each row as it is stored."""
+        reading = self.tokenizer.reading_special() if self.tokenizer else None
         for file in self.found.paths:
+            halves = HalfCharacters(file)
             for number, row in rows_of(file):
                 try:
-                    yield from self._documents(row)
+                    yield from self._documents(row, reading, halves)
                 except Unusable as error:
                     raise Unusable(f"{file}: row {number}: {error}") from error
 
-    def _documents(self, row: Mapping[str, Any]) -> Iterator[PreparedDocument]:
+    def _documents(
+        self, row: Mapping[str, Any], reading: Tokenizer | None, halves: HalfCharacters
+    ) -> Iterator[PreparedDocument]:
+        """Of a row; `reading`: the tokenizer that reads special tokens, which templates write."""
         text = _bytes_of(row, paired=self.paired)
         held_out = is_held_out_document(text, self.train.held_out_share)
         if not self.paired:
-            made = [self._tokens(row_of(row))]
+            said = [row_of(row)]
         else:
             pair = preference_of(row)
-            made = [self._tokens(pair.chosen), self._tokens(pair.rejected)]
-            if np.array_equal(made[0].tokens, made[1].tokens):
-                raise Unusable("its answers are the same tokens: there is nothing to prefer")
+            said = [pair.chosen, pair.rejected]
+        made = [self._tokens(_without_halves(each, halves), reading) for each in said]
+        if self.paired and np.array_equal(made[0].tokens, made[1].tokens):
+            raise Unusable("its answers are the same tokens: there is nothing to prefer")
         for each in made:
             yield PreparedDocument(held_out, each.tokens.astype(DTYPE).tobytes(), each.text_bytes)
 
-    def _tokens(self, said: Conversation | Completion) -> TokenisedRow:
+    def _tokens(self, said: Conversation | Completion, reading: Tokenizer | None) -> TokenisedRow:
         if not isinstance(said, Conversation):
             return tokens_of_completion(said, self.tokenizer)
-        if self.tokenizer is None:
+        if reading is None:
             raise Unusable("it is a chat, whose template needs a tokenizer: set train.tokenizer")
         if self.template is None:
             raise Unusable(
                 "it is a chat, and the tokenizer has no template: name one in train.chat_template"
             )
-        return tokens_of_chat(said, self.template, self.tokenizer)
+        return tokens_of_chat(said, self.template, reading)
+
+
+def _without_halves(
+    said: Conversation | Completion, halves: HalfCharacters
+) -> Conversation | Completion:
+    """The same with question marks for halves of surrogate pairs, as documents have them."""
+    found = dataclasses.asdict(said)
+    text = json.dumps(found, ensure_ascii=False)
+    whole = halves.encoded(text).decode()
+    return said if whole == text else dataclasses.replace(said, **json.loads(whole))
 
 
 def _bytes_of(row: Mapping[str, Any], *, paired: bool) -> bytes:
     """All that a row says, whichever file it is in: it decides which side the row is on."""
     fields = PAIR_FIELDS if paired else CHAT_FIELDS
-    said = {name: row[name] for name in fields if row.get(name) is not None}
+    said = _without_nulls({name: row.get(name) for name in fields})  # columns have more of them
     return json.dumps(said, sort_keys=True, ensure_ascii=False).encode("utf-8", "replace")
 
 
@@ -188,13 +214,25 @@ def _without_nulls(value: Any) -> Any:
 
 def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, row in json_rows(file, LINE_BYTES_MAX):
+        text = json_text(row, file, f"row {number}")
         try:
-            found = json.loads(row.decode("utf-8-sig"))
+            found = _object_of(text)
+        except TwiceError as error:
+            raise Unusable(f"{file}: row {number}: {error}") from error
         except (ValueError, RecursionError) as error:
             raise Unusable(f"{file}: row {number}: not JSON: remove or mend it") from error
         if not isinstance(found, dict):
             raise Unusable(f"{file}: row {number}: not an object")
         yield number, found
+
+
+def _object_of(text: str) -> Any:
+    """A row, in which no field that is read stands twice."""
+    try:
+        return json.loads(text, object_pairs_hook=object_once)
+    except TwiceError:
+        require_once(json.loads(text, object_pairs_hook=JsonObject), FIELDS)
+        return json.loads(text)
 
 
 def _wanted(schema: Any) -> list[str]:

@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from p2pswarm.base.errors import Unusable, one_line
+from p2pswarm.data.row_formats.field_path import TwiceError, object_once
 
 MESSAGES, PROMPT, COMPLETION, SHARE_GPT = "messages", "prompt", "completion", "conversations"
 ASSISTANT = "assistant"
 TOOL_ROLES = ("tool", "function", "ipython")
-ROLES = ("system", "developer", "user", ASSISTANT, *TOOL_ROLES)
+INSTRUCTING = ("system", "developer")
+ROLES = (*INSTRUCTING, "user", ASSISTANT, *TOOL_ROLES)
 SHARE_GPT_ROLES = {
     "human": "user",
     "gpt": ASSISTANT,
@@ -71,10 +73,12 @@ def is_chat(fields: Sequence[str]) -> bool:
 def row_of(row: Mapping[str, Any]) -> Conversation | Completion:
     """What a row says."""
     there = {name: value for name, value in row.items() if value is not None}
-    if MESSAGES in there:
-        return conversation_of(messages_in(there[MESSAGES], MESSAGES), 0, there)
-    if SHARE_GPT in there:
-        return conversation_of(_of_share_gpt(there[SHARE_GPT]), 0, there)
+    if name := next((each for each in (MESSAGES, SHARE_GPT) if each in there), None):
+        found = there[name]
+        messages = messages_in(found, name) if name == MESSAGES else _of_share_gpt(found)
+        made = conversation_of(messages, 0, there)
+        _require_asked(made, there.get(PROMPT), name)
+        return made
     if PROMPT not in there or COMPLETION not in there:
         raise Unusable(f"it has no {MESSAGES!r}, and no {PROMPT!r} with a {COMPLETION!r}")
     prompt, completion = there[PROMPT], there[COMPLETION]
@@ -84,6 +88,29 @@ def row_of(row: Mapping[str, Any]) -> Conversation | Completion:
         return Completion(prompt, completion)
     before = messages_in(prompt, PROMPT)
     return conversation_of([*before, *messages_in(completion, COMPLETION)], len(before), there)
+
+
+def _require_asked(chat: Conversation, prompt: object, name: str) -> None:
+    """Unusable where nobody asks for the first answer, and a prompt beside the messages may."""
+    before = chat.messages[: chat.answers[0]]
+    if all(message["role"] in INSTRUCTING for message in before):
+        if isinstance(prompt, list):
+            raise Unusable(f"its 'prompt' is a list beside {name!r}: write one list of both")
+        require_said(prompt, before)
+
+
+def require_said(prompt: object, before: Sequence[Message]) -> None:
+    """Raise Unusable for a prompt of text that none of the messages before answers has."""
+    if prompt is None:
+        return
+    if not isinstance(prompt, str):
+        raise Unusable(f"its {PROMPT!r} is no text and no list of messages")
+    text = prompt.strip()
+    if text and not any(text in message["content"] for message in before):
+        raise Unusable(
+            f"its {PROMPT!r} is a text that no message before the answers has: write it as "
+            "messages, or remove it"
+        )
 
 
 def conversation_of(messages: list[Message], first: int, row: Mapping[str, Any]) -> Conversation:
@@ -103,7 +130,9 @@ def _read(value: object, name: str, kind: type) -> Any:
     """A value, which tables have as its JSON text."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = json.loads(value, object_pairs_hook=object_once)
+        except TwiceError as error:
+            raise Unusable(f"its {name!r} {error}") from error
         except (ValueError, RecursionError) as error:
             raise Unusable(f"its {name!r} is not JSON: {one_line(error, SHOWN_CHARS)}") from error
     if value is not None and not isinstance(value, kind):
@@ -128,13 +157,13 @@ def _message(value: object, name: str, place: int) -> Message:
     if role not in ROLES:
         shown = repr(role)[:SHOWN_CHARS]
         raise Unusable(f"{where} has the role {shown}; there are: {', '.join(ROLES)}")
-    content = message.setdefault("content", "" if message.get(TOOL_CALLS) else None)
+    calls = _read(message.pop(TOOL_CALLS, None), TOOL_CALLS, list) or []
+    content = message.setdefault("content", "" if calls else None)
     if isinstance(content, list):
         message["content"] = _text_of_blocks(content, where)
     elif not isinstance(content, str):
         raise Unusable(f"the 'content' of {where} is no text")
-    if TOOL_CALLS in message:
-        calls = _read(message[TOOL_CALLS], TOOL_CALLS, list)
+    if calls:
         message[TOOL_CALLS] = [_call(each, f"a tool call of {where}") for each in calls]
     return message
 

@@ -20,6 +20,7 @@ from p2pswarm.data.chats.conversation import (
     Message,
     conversation_of,
     messages_in,
+    require_said,
 )
 
 CHOSEN, REJECTED = "chosen", "rejected"
@@ -76,12 +77,14 @@ def _common_text(one: str, other: str) -> str:
 
 def _of_messages(row: Mapping[str, Any]) -> Preference:
     answers = [messages_in(row[name], name) for name in SIDES]
-    before = list[Message]()
-    if isinstance(row.get(PROMPT), list):
-        before = messages_in(row[PROMPT], PROMPT)
-    if all(answer[: len(before)] == before for answer in answers):  # a prompt of text is in them
+    prompt, before = row.get(PROMPT), list[Message]()
+    if isinstance(prompt, list):
+        before = messages_in(prompt, PROMPT)
+    if all(answer[: len(before)] == before for answer in answers):
         before = _common_messages(*answers)
         answers = [answer[len(before) :] for answer in answers]
+    if not isinstance(prompt, list):
+        require_said(prompt, before)
     for name, answer in zip(SIDES, answers, strict=True):
         if not answer:
             raise Unusable(f"its {name!r} is how the other answer begins: nothing tells them apart")

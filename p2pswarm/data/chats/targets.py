@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.chats.conversation import Completion, Conversation, Message
-from p2pswarm.data.chats.template import ChatTemplate
+from p2pswarm.data.chats.template import ChatTemplate, WrittenChat, names_at_end
 from p2pswarm.data.rows import begin_of, encoded, end_of
 from p2pswarm.data.samples.target_marks import marked_document
 from p2pswarm.data.tokenizer import Tokenizer
@@ -44,12 +44,22 @@ def tokens_of_chat(
     begins, ends = (np.array(side) for side in zip(*places, strict=True))
     for begin, end in written.answers:
         targets |= (begins < end) & (ends > begin)
-    if not np.isin(tokens[targets], list(special.values())).any():
-        raise Unusable(
-            "the template marks no token that ends a turn as what the assistant says: nothing "
-            "would teach the model to stop: name another in train.chat_template"
-        )
+    _require_ends(chat, written, special)
     return TokenisedRow(marked_document(tokens, targets), len(written.text.encode()))
+
+
+def _require_ends(chat: Conversation, written: WrittenChat, special: Iterable[str]) -> None:
+    """Raise Unusable unless each answer ends with a special token that is a target."""
+    said = [written.text[begin:end] for begin, end in written.answers]
+    lacking = next((n for n, each in enumerate(said) if not names_at_end(each, special)), None)
+    if said and lacking is None:
+        return
+    places = chat.answers if len(said) == len(chat.answers) else ()
+    whose = f"the turn of message {places[lacking]}" if places and lacking is not None else "a turn"
+    raise Unusable(
+        f"the template marks no token that ends {whose} as what the assistant says: nothing would "
+        "teach the model to stop: name another in train.chat_template"
+    )
 
 
 def refuse_forged(messages: Sequence[Message], special: Iterable[str]) -> None:

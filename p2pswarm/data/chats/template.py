@@ -15,7 +15,7 @@ import functools
 import importlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +48,18 @@ class WrittenChat:
     """What the assistant says, from a character to another."""
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerFrame:
+    """What a template writes round an answer."""
+
+    opening: str
+    """Between what asks for it and its text: the name of a channel, or an empty thought."""
+    ends: frozenset[int]
+    """The special tokens that end the last answer of a chat."""
+    inner_ends: frozenset[int]
+    """Those that end an answer after which the chat goes on."""
+
+
 class ChatTemplate:
     """A template, with the names of special tokens that it may write."""
 
@@ -56,8 +68,6 @@ class ChatTemplate:
         self.text, self._where, self._names = text, where, names
         self.marks = GENERATION.search(text) is not None
         """True if it says by itself what the assistant says."""
-        self._prompts: dict[str, str] = {}
-        """What is written before an answer, by the row's options."""
 
     @property
     def as_json(self) -> str:
@@ -73,11 +83,18 @@ class ChatTemplate:
         """The text after which the assistant speaks."""
         return self._render(Conversation(messages), messages, add_generation_prompt=True)
 
-    def turn_ends(self, special: Mapping[str, int]) -> frozenset[int]:
-        """The special tokens that may end what the assistant says."""
-        written = self.write(Conversation([*SAMPLE]), special)
-        said = "".join(written.text[begin:end] for begin, end in written.answers)
-        return frozenset(special[name] for name in special if name in said)
+    def answer_frame(self, special: Mapping[str, int]) -> AnswerFrame:
+        """What stands round an answer of text; `special`: names of special tokens."""
+        *asked, answer = SAMPLE * 2
+        written, prompt = self.write(Conversation([*SAMPLE * 2]), special), self.prompt(asked)
+        spans = written.answers or ((0, 0),)
+        inner, last = (
+            frozenset(special[name] for name in names_at_end(written.text[begin:end], special))
+            for begin, end in (spans[0], spans[-1])
+        )
+        before = written.text[: max(0, written.text.rfind(answer["content"], 0, spans[-1][1]))]
+        opening = before.removeprefix(prompt) if before.startswith(prompt) else ""
+        return AnswerFrame(opening, last, inner)
 
     def write(self, chat: Conversation, special: Mapping[str, int]) -> WrittenChat:
         """The text of a conversation, and its answers; `special`: names of special tokens."""
@@ -172,7 +189,7 @@ class ChatTemplate:
     def _marked(self, chat: Conversation) -> WrittenChat:
         text, found = self._called(chat, chat.messages, return_assistant_tokens_mask=True)
         said = sum(message["role"] == "assistant" for message in chat.messages)
-        spans = [(int(begin), int(end)) for begin, end in found[0]]
+        spans = _joined((int(begin), int(end)) for begin, end in found[0])
         if chat.first_target:
             if len(spans) != said:
                 raise Unusable(f"{self._where} marks {len(spans)} of {said} answers")
@@ -213,17 +230,15 @@ class ChatTemplate:
         return tuple(spans)
 
     def _prompt(self, chat: Conversation) -> str:
-        """What the template writes to have an answer generated; the same for all of a text."""
-        key = repr(sorted(chat.options.items())) + repr(chat.tools is None)
-        if key not in self._prompts:
-            before = chat.messages[: chat.answers[0]]
-            prompt = ""
-            if before:
-                plain = self._render(chat, before)
-                asked = self._render(chat, before, add_generation_prompt=True)
-                prompt = asked[len(plain) :] if asked.startswith(plain) else ""
-            self._prompts = {key: prompt}
-        return self._prompts[key]
+        """What the template writes to have an answer generated.
+
+        It may depend on all that was said, so each row has its own.
+        """
+        first = next((place for place in chat.answers if place), 0)
+        before = chat.messages[:first] or [*SAMPLE[:1]]  # nobody asks for what a chat begins with
+        plain = self._render(chat, before)
+        asked = self._render(chat, before, add_generation_prompt=True)
+        return asked[len(plain) :] if asked.startswith(plain) else ""
 
     def _render(self, chat: Conversation, messages: list[dict[str, Any]], **how: bool) -> str:
         return str(self._called(chat, messages, **how)[0][0])
@@ -237,6 +252,29 @@ class ChatTemplate:
         except Exception as error:  # as many kinds as jinja and templates have
             reason = one_line(error, REASON_CHARS_MAX)
             raise Unusable(f"{self._where} cannot write it: {reason}") from error
+
+
+def _joined(spans: Iterable[Span]) -> list[Span]:
+    """Spans without those that are empty; one that follows another at once belongs to it.
+
+    Some templates mark an answer and the end of its turn apart.
+    """
+    joined = list[Span]()
+    for begin, end in spans:
+        if joined and joined[-1][1] == begin:
+            joined[-1] = joined[-1][0], end
+        elif begin < end:
+            joined.append((begin, end))
+    return joined
+
+
+def names_at_end(said: str, special: Iterable[str]) -> list[str]:
+    """The special tokens that an answer ends with, the last one first; white space is between."""
+    names, found, rest = tuple(special), list[str](), said.rstrip()
+    while rest.endswith(names):
+        found.append(max((name for name in names if rest.endswith(name)), key=len))
+        rest = rest.removesuffix(found[-1]).rstrip()
+    return found
 
 
 @functools.lru_cache(maxsize=8)

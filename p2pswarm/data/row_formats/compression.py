@@ -4,14 +4,15 @@ Errors:  Unusable, in one line, for what cannot be unpacked.
 """
 
 import bz2
+import functools
 import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import zstandard
 
@@ -19,7 +20,10 @@ from p2pswarm.base.errors import Unusable, one_line
 
 UNPACKED = frozenset({".gz", ".bz2", ".xz", ".zst"})
 WINDOW_BYTES_MAX = 128 << 20  # of zstd: what `zstd --long` makes by default
+XZ_BYTES_MAX = WINDOW_BYTES_MAX + (1 << 20)  # the same windows; `xz -9` has one of 64 MiB
 READ_BYTES = 4096  # zstd may make 100 MB of so many at the most
+COUNT_BYTES = 1 << 20  # read at a time
+XZ_PADDING = b"\0"  # may stand behind a stream
 REASON_CHARS_MAX = 100  # of what a library says
 INSTEAD = "copy it again, or unpack it and name what was in it"
 
@@ -40,9 +44,19 @@ def unpacked(file: Path) -> Iterator[BinaryIO]:
     try:
         with _opened(file) as opened:
             yield opened
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
+    except (EOFError, OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's, and not of what was read: gzip and bz2 raise bare ones
         reason = one_line(error, REASON_CHARS_MAX)
         raise Unusable(f"{file}: cannot be unpacked, {INSTEAD}: {reason}") from error
+
+
+def unpacked_bytes(file: Path) -> int:
+    """How many bytes are in a file; it is read for it if it is compressed."""
+    if not is_packed(file):
+        return file.stat().st_size
+    with unpacked(file) as opened:
+        return sum(map(len, iter(functools.partial(opened.read, COUNT_BYTES), b"")))
 
 
 def _opened(file: Path) -> BinaryIO:
@@ -52,20 +66,41 @@ def _opened(file: Path) -> BinaryIO:
         case ".bz2":
             return bz2.open(file)  # type: ignore[return-value]
         case ".xz":
-            return lzma.open(file)  # type: ignore[return-value]
+            return io.BufferedReader(_Frames(file, _xz_stream, XZ_PADDING))
         case ".zst":
-            return io.BufferedReader(_ZstdFrames(file))
+            unpacker = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
+            return io.BufferedReader(_Frames(file, unpacker.decompressobj))
         case _:
             return file.open("rb")
 
 
-class _ZstdFrames(io.RawIOBase):
-    """The frames of a file, one after the other: the library's own reader takes a torn one."""
+class _Frame(Protocol):
+    """What unpacks one frame."""
 
-    def __init__(self, file: Path) -> None:
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+def _xz_stream() -> _Frame:
+    return lzma.LZMADecompressor(memlimit=XZ_BYTES_MAX)
+
+
+class _Frames(io.RawIOBase):
+    """The frames of a file, one after the other.
+
+    The library's own reader of zstd takes a torn one, and that of xz has no limit of memory.
+    """
+
+    def __init__(self, file: Path, frame: Callable[[], _Frame], padding: bytes = b"") -> None:
+        """`padding`: the byte that may stand between frames; none if it is empty."""
         self._file = file.open("rb")
-        self._unpacker = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
-        self._frame: zstandard.ZstdDecompressionObj | None = None
+        self._new, self._padding = frame, padding
+        self._frame: _Frame | None = None
+        self._behind_frame = False
+        """True where padding may stand."""
         self._packed = b""
         self._ready = memoryview(b"")
 
@@ -81,10 +116,15 @@ class _ZstdFrames(io.RawIOBase):
                 if self._frame is not None:
                     raise EOFError("it ends early")
                 return 0
-            self._frame = self._frame or self._unpacker.decompressobj()
+            if self._frame is None and self._behind_frame:
+                packed = packed.lstrip(self._padding)
+                if not packed:
+                    continue
+            self._frame = self._frame or self._new()
             self._ready = memoryview(self._frame.decompress(packed))
             if self._frame.eof:
                 self._packed, self._frame = self._frame.unused_data, None
+                self._behind_frame = bool(self._padding)
         length = min(len(into), len(self._ready))
         into[:length], self._ready = self._ready[:length], self._ready[length:]
         return length

@@ -5,9 +5,11 @@ A name that has dots itself comes before the path that it looks like. A number i
 Errors:  LookupError where a row has no such field.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from typing import Any
 
+NAME_CHARS_MAX = 80  # of a name that is shown
 Pairs = list[tuple[str, Any]]
 
 
@@ -41,6 +43,37 @@ def is_twice(row: Any, field: str) -> bool:
         if rest and head.isdecimal() and int(head) < len(row):
             return is_twice(row[int(head)], rest)
     return False
+
+
+class TwiceError(ValueError):
+    """An object of JSON has a name twice: `json` would take the last one."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"has two fields {name[:NAME_CHARS_MAX]!r}: remove one of them")
+
+
+def object_once(pairs: Pairs) -> dict[str, Any]:
+    """An object, as an `object_pairs_hook` of `json`; TwiceError if a name stands twice in it."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        raise TwiceError(next(name for name in counts if counts[name] > 1))
+    return made
+
+
+def require_once(row: Any, fields: Collection[str]) -> None:
+    """TwiceError if one of these fields of a row, or a name in their values, stands twice."""
+    if isinstance(row, JsonObject):
+        _require_once(JsonObject(pair for pair in row if pair[0] in fields))
+
+
+def _require_once(value: Any) -> None:
+    if isinstance(value, JsonObject):
+        object_once(value)
+        value = [each for _, each in value]
+    if isinstance(value, list):
+        for each in value:
+            _require_once(each)
 
 
 def column_names(schema: Any) -> list[str]:

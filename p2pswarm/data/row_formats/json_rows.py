@@ -7,6 +7,7 @@ Errors:  Unusable, in one line, with the number of the row.
 
 import codecs
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -16,6 +17,7 @@ from p2pswarm.data.row_formats.compression import unpacked
 
 READ_BYTES = 1 << 20
 SPACE = b" \t\r\n"
+NO_SPACE = re.compile(r"[^ \t\r\n]")
 ARRAY = b"["
 INSTEAD = "remove or mend it"
 
@@ -58,18 +60,7 @@ def _elements(
         if number and not source.take(","):
             raise Unusable(f"{file}: row {number + 1}: not JSON: {INSTEAD}")
         number += 1
-        while True:
-            source.skip_space()
-            try:
-                _, end = decoder.raw_decode(source.text, source.place)
-                # a number or a word at the very end may go on
-                if end < len(source.text) or not source.more():
-                    break
-            except (ValueError, RecursionError) as error:
-                if len(source.text) - source.place > bytes_max:
-                    raise _too_long(file, number, bytes_max) from error
-                if not source.more():
-                    raise Unusable(f"{file}: row {number}: not JSON: {INSTEAD}") from error
+        end = _element_end(source, decoder, file, number, bytes_max)
         element = source.text[source.place : end].encode()
         if len(element) > bytes_max:
             raise _too_long(file, number, bytes_max)
@@ -78,6 +69,27 @@ def _elements(
     source.skip_space()
     if source.place < len(source.text):
         raise Unusable(f"{file}: goes on after its array: {INSTEAD}")
+
+
+def _element_end(
+    source: "_Characters", decoder: json.JSONDecoder, file: Path, number: int, bytes_max: int
+) -> int:
+    """Where the next element ends in the text that is held; as much is read as it takes."""
+    source.skip_space()
+    while True:
+        try:
+            _, end = decoder.raw_decode(source.text, source.place)
+            broken = None
+            if end < len(source.text):  # a number or a word at the very end may go on
+                return end
+        except (ValueError, RecursionError) as error:
+            broken = error
+        if source.held > bytes_max:
+            raise _too_long(file, number, bytes_max) from broken
+        if not source.more(bytes_max):
+            if broken:
+                raise Unusable(f"{file}: row {number}: not JSON: {INSTEAD}") from broken
+            return end
 
 
 class _Characters:
@@ -89,9 +101,14 @@ class _Characters:
         self._read_bytes = READ_BYTES
         self.text, self.place = self._decoded(begin), 0
 
-    def more(self) -> bool:
-        """Read on, twice as much each time; False at the end."""
-        data = self._opened.read(self._read_bytes)
+    @property
+    def held(self) -> int:
+        """The characters that are held and not used."""
+        return len(self.text) - self.place
+
+    def more(self, most: int) -> bool:
+        """Read on, twice as much each time, to about `most` that are held; False at the end."""
+        data = self._opened.read(max(READ_BYTES, min(self._read_bytes, most - self.held)))
         self._read_bytes *= 2
         self.text += self._decoded(data)
         return bool(data)
@@ -103,12 +120,12 @@ class _Characters:
             self.text, self.place = self.text[end:], 0
 
     def skip_space(self) -> None:
-        """Go on to the next character."""
-        while True:
-            while self.place < len(self.text) and self.text[self.place] in " \t\r\n":
-                self.place += 1
-            if self.place < len(self.text) or not self.more():
+        """Go on to the next character; space that was passed is forgotten."""
+        while not (found := NO_SPACE.search(self.text, self.place)):
+            self.text, self.place = "", 0
+            if not self.more(READ_BYTES):
                 return
+        self.place = found.start()
 
     def take(self, character: str) -> bool:
         """Go past a character if it is the next."""

@@ -24,9 +24,6 @@ def stacked(rows: Sequence[Tokens]) -> Tokens:
     return together if together.dtype == np.uint8 else together.astype(np.int32)
 
 
-DIGEST_TOKENS = 1 << 20  # read at a time
-
-
 class TokenText(Protocol):
     """Text in memory (an array) or on disk (`token_file.StoredText`)."""
 
@@ -37,6 +34,15 @@ class TokenText(Protocol):
     def __getitem__(self, part: slice, /) -> Tokens:
         """A part of it."""
         ...
+
+
+SCAN_TOKENS = 1 << 20  # read at a time
+
+
+def scanned(text: TokenText, scan_tokens: int = SCAN_TOKENS) -> Iterator[tuple[int, Tokens]]:
+    """A whole text in parts, each with its place."""
+    for start in range(0, len(text), scan_tokens):
+        yield start, text[start : start + scan_tokens]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +66,8 @@ class Corpus:
         """SHA-256 of all text, 32 bytes: trainers with the same make the same microbatches."""
         digest = hashlib.sha256(len(self.train).to_bytes(8))  # so that no border can be moved
         for text in (self.train, self.held_out):
-            for start in range(0, len(text), DIGEST_TOKENS):
-                digest.update(text[start : start + DIGEST_TOKENS].data)
+            for _, part in scanned(text):
+                digest.update(part.data)
         return digest.digest()
 
     def microbatch(self, number: int) -> Tokens:
@@ -120,8 +126,15 @@ class Corpus:
         return (WeightedCorpus(self, 1.0),)
 
     @property
-    def bytes_per_token(self) -> float:
-        """Of the held-out text."""
+    def all_targets(self) -> bool:
+        """Return whether every held-out token is a target, but the first of each document."""
+        return True
+
+    @property
+    def bytes_per_token(self) -> float | None:
+        """Of the held-out text; None where some tokens are only read, and their bytes with them."""
+        if not self.all_targets:
+            return None
         return (self.held_out_bytes or len(self.held_out)) / len(self.held_out)
 
     def _rows_of(self, microbatch: int) -> range:

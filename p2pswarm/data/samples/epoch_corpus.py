@@ -12,7 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.samples.corpus import Corpus, Tokens, TokenText, WeightedCorpus, stacked
+from p2pswarm.data.samples.corpus import (
+    Corpus,
+    Tokens,
+    TokenText,
+    WeightedCorpus,
+    scanned,
+    stacked,
+)
 from p2pswarm.data.samples.mixture import (
     PERIOD,
     JoinedText,
@@ -94,7 +101,6 @@ def _placed(
     return found
 
 
-SCAN_TOKENS = 1 << 20  # read at a time
 FULL = 0.95  # of a step's room that its documents take, on the mean: few are then cut
 STEPS_KEPT = 2  # packings: the step that is trained and the next
 
@@ -219,10 +225,7 @@ def documents_of(
     text: TokenText, end: int, longest: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """The documents' begins, and lengths with the token before them, of `longest` at most."""
-    ends = [
-        np.flatnonzero(text[start : start + SCAN_TOKENS] == end) + start
-        for start in range(0, len(text), SCAN_TOKENS)
-    ]
+    ends = [np.flatnonzero(part == end) + start for start, part in scanned(text)]
     stops = np.concatenate([*ends, np.array([len(text)])]).astype(np.int64)
     begins = np.concatenate([np.array([0]), stops[:-1] + 1]).astype(np.int64)
     parts = np.maximum(-(-(stops - begins) // (longest - 1)), 0)

@@ -96,6 +96,11 @@ class PairCorpus(Corpus):
     references: References | None = None
     """Numbers that rows carry, in a run that compares with them."""
 
+    @property
+    def all_targets(self) -> bool:
+        """As `Corpus`: prompts are none."""
+        return False
+
     def sample(self, number: int) -> Tokens:
         """tokens_S of a row to train on."""
         pair, side = self._train_answer(number)

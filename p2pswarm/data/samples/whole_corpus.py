@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.samples.corpus import Corpus, Tokens, TokenText
+from p2pswarm.data.samples.corpus import SCAN_TOKENS, Corpus, Tokens, TokenText, scanned
 from p2pswarm.data.samples.mixture import MixedCorpus, Orders, order_of
 from p2pswarm.data.samples.target_marks import BEGIN, NO_TARGET
 
 log = logging.getLogger(__name__)
 
-SCAN_TOKENS = 1 << 20  # read at a time
+NONE = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +84,26 @@ class FoundDocuments:
     """Of the targets before that."""
 
     @classmethod
-    def of(cls, text: TokenText, capacity: int) -> "FoundDocuments":
-        """Read a text; `capacity`: the tokens of a row."""
-        begins, targets = [], []
-        for start in range(0, len(text), SCAN_TOKENS):
-            part = text[start : start + SCAN_TOKENS]
-            begins.append(np.flatnonzero(part & BEGIN) + start)
-            targets.append(np.flatnonzero(part & NO_TARGET == 0) + start)
-        found = np.concatenate(begins or [np.zeros(0, dtype=np.int64)])
-        places = np.concatenate(targets or [np.zeros(0, dtype=np.int64)])
+    def of(cls, text: TokenText, capacity: int, scan_tokens: int = SCAN_TOKENS) -> "FoundDocuments":
+        """Read a text, so many tokens at a time; `capacity`: the tokens of a row."""
+        begins, counts = [NONE], [NONE]
+        for start, part in scanned(text, scan_tokens):
+            new = np.flatnonzero(part & BEGIN) + start
+            known = np.concatenate([begins[-1][-1:], new])  # the first one began before
+            if not len(known):
+                continue
+            targets = np.flatnonzero(part & NO_TARGET == 0) + start
+            owners = np.searchsorted(known, targets, side="right") - 1
+            near = (owners >= 0) & (targets - known[owners] < capacity)
+            of_each = np.bincount(owners[near], minlength=len(known))
+            if goes_on := len(known) - len(new):
+                counts[-1][-1] += of_each[0]
+            if len(new):
+                begins.append(new)
+                counts.append(of_each[goes_on:])
+        found, counted = np.concatenate(begins), np.concatenate(counts)
         ends = np.append(found[1:], len(text))[: len(found)]
-        stops = np.minimum(ends, found + capacity)
-        counts = np.searchsorted(places, stops) - np.searchsorted(places, found)
-        return cls(found, ends, stops, counts)
+        return cls(found, ends, np.minimum(ends, found + capacity), counted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +194,12 @@ class WholeCorpus(Corpus):
     def held_out_sample_targets(self, number: int) -> int:
         """How many targets a held-out row has."""
         return self.held_out_side.targets(number, self._held_out_key)
+
+    @property
+    def all_targets(self) -> bool:
+        """As `Corpus`."""
+        side = self.held_out_side
+        return bool(np.all(side.counts == side.lengths - 1))
 
     def held_out_rows(self, tokens_max: int) -> Iterator[Tokens]:
         """Rows of about `tokens_max` tokens, spread evenly over the held-out text."""

@@ -8,6 +8,7 @@ Source:  top-p: arxiv.org/abs/1904.09751, "nucleus sampling"; top-k as in transf
 
 import codecs
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +24,12 @@ from p2pswarm.base.errors import BadMessage, Unusable, one_line
 from p2pswarm.base.files import refuse_pointer
 from p2pswarm.checkpoint.weights_name import AVERAGE_ENDING, file_of
 from p2pswarm.data.chats.targets import refuse_forged
-from p2pswarm.data.chats.template import ChatTemplate, kept_template, template_beside
+from p2pswarm.data.chats.template import (
+    AnswerFrame,
+    ChatTemplate,
+    kept_template,
+    template_beside,
+)
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside, tokenizer_of_run
 from p2pswarm.models.base import LONE_KEY, bundle_of
@@ -85,8 +91,8 @@ class Quality:
 
     tokens: int
     loss: float
-    bytes_per_token: float = 1.0
-    """Of the text; 1 where a token is a byte."""
+    bytes_per_token: float | None = 1.0
+    """Of the text; 1 where a token is a byte. None where some tokens are no targets."""
 
     @property
     def perplexity(self) -> float:
@@ -94,8 +100,13 @@ class Quality:
         return math.exp(self.loss) if self.loss < EXPONENT_MAX else math.inf
 
     @property
-    def bits_per_byte(self) -> float:
-        """The loss in bits per byte, by which models with different tokenizers can be compared."""
+    def bits_per_byte(self) -> float | None:
+        """The loss in bits per byte, by which models with different tokenizers can be compared.
+
+        None if it is the loss of some tokens alone: nobody has counted their bytes.
+        """
+        if self.bytes_per_token is None:
+            return None
         return self.loss / math.log(2) / self.bytes_per_token
 
 
@@ -166,16 +177,18 @@ class TrainedModel:
     ) -> Iterator[str]:
         """Yield what the assistant says next in a chat, in pieces of text.
 
-        It ends early where the model ends its turn. Unusable without a tokenizer.
+        It ends early where the model ends its turn. What the template writes before an answer, such
+        as the name of a channel, is left out. Unusable without a tokenizer.
         """
         if self.tokenizer is None:
             raise Unusable("chats need a tokenizer, and these weights were trained on bytes")
         reading = self.tokenizer.reading_special()
         refuse_forged(messages, reading.special_names)
-        seen = reading.encode([template.prompt(messages).encode()])[0].tolist()
-        ends = template.turn_ends(reading.special_names) | {self.run.model.document_end}
+        seen = reading.encode([template.prompt(messages).encode("utf-8", "replace")])[0].tolist()
+        frame = template.answer_frame(reading.special_names)
+        ends = frame.ends | {self.run.model.document_end}
         found = self._continued(seen, ends, tokens, how or Sampling(), seed)
-        yield from self.tokenizer.decode(found, [*seen])
+        yield from _text_in(frame, found, [*seen], self.tokenizer)
 
     def _continued(
         self, seen: list[int], ends: frozenset[int], tokens: int, how: Sampling, seed: int
@@ -232,6 +245,28 @@ class TrainedModel:
         if not tokens:
             raise Unusable("the prompt has no tokens: name a text that the tokenizer knows")
         return tokens
+
+
+def _text_in(
+    frame: AnswerFrame, tokens: Iterator[int], after: list[int], tokenizer: Tokenizer
+) -> Iterator[str]:
+    """The text of an answer's tokens, without what opens it; `after`: the tokens before them.
+
+    Once it was opened, it also ends as answers do after which a chat goes on. Before, that may end
+    a thought.
+    """
+    opening, held, written = frame.opening, list[int](), ""
+    while opening.startswith(written) and len(written) < len(opening):
+        if (token := next(tokens, None)) is None:
+            break
+        held.append(token)
+        written = tokenizer.written(held)
+    if written.startswith(opening):
+        after, held = [*after, *held], []
+        tokens = itertools.takewhile(lambda token: token not in frame.inner_ends, tokens)
+        if rest := written.removeprefix(opening):  # a token may go on behind it
+            yield rest
+    yield from tokenizer.decode(itertools.chain(held, tokens), after)
 
 
 def load_model(

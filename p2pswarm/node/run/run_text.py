@@ -251,8 +251,7 @@ def _read_text(
         return streamed(train, tokenizer, seed=seed, shape=shape)
     pairs = run.objective.prefers
     if run.batch.samples == "whole" and (pairs or has_chats(found, train.field)):
-        reading = tokenizer.reading_special() if tokenizer is not None else None
-        source = ChatSource(train, found, reading, template, paired=pairs)
+        source = ChatSource(train, found, tokenizer, template, paired=pairs)
         return load_chats(source, cache=cache, seed=seed, shape=shape)
     if run.batch.samples == "whole":
         return load_whole(sources_of(train), tokenizer, cache=cache, seed=seed, shape=shape)

@@ -22,6 +22,14 @@ MARKED = (
     "{% endgeneration %}{% else %}{{ message.content + '<|im_end|>' }}{% endif %}{{ '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+CHANNEL_NAMES = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>")
+CHANNELS = (  # as gpt_oss names a channel before what is said in it
+    "{% for message in messages %}{{ '<|start|>' + message.role }}"
+    "{{ '<|channel|>final' if message.role == 'assistant' else '' }}"
+    "{{ '<|message|>' + message.content }}"
+    "{{ '<|return|>' if loop.last and message.role == 'assistant' else '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}"
+)
 
 
 def make(folder: Path, template: str | None = CHATML, special: tuple[str, ...] = SPECIAL) -> Path:

@@ -3,14 +3,15 @@ import json
 import logging
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from data.chats.chat_folders import learnt, make, read
+from data.chats.chat_folders import CHATML, learnt, make, read
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.chats.chat_corpus import ChatSource, has_chats, load_chats, rows_of, sides_of
-from p2pswarm.data.samples.target_marks import BEGIN
+from p2pswarm.data.samples.target_marks import BEGIN, IDS
 from p2pswarm.data.samples.whole_corpus import whole
 from p2pswarm.data.sources import files_of
 from p2pswarm.settings.train_config import TrainConfig
@@ -75,6 +76,24 @@ def test_every_kind_of_file_has_the_same_documents_on_the_same_sides(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_nulls_inside_of_a_row_have_no_say_on_its_side(tmp_path, name):
+    """A column has the fields of all its objects; lines may write them as null, or leave them."""
+    found = [
+        {"messages": [each | {"name": None, "tool_calls": None} for each in row["messages"]]}
+        for row in rows()
+    ]
+    found[0]["messages"][0]["name"] = "Ann"
+    found[0]["messages"][1]["tool_calls"] = [{"name": "add"}]
+    files = [KINDS[kind](tmp_path / kind, found) for kind in (name, "a.jsonl")]
+
+    columns, written = (list(sides_of(files_of(file), 0.2)) for file in files)
+
+    assert columns == written
+    plain = lines(tmp_path / "plain.jsonl", [{"messages": row["messages"]} for row in rows()])
+    assert written[1:] == list(sides_of(files_of(plain), 0.2))[1:]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
 def test_columns_give_a_call_no_arguments_of_other_rows(tmp_path, name):
     calls = [{"name": "add", "arguments": {"a": 1}}, {"name": "say", "arguments": {"b": "x"}}]
     found = [{"messages": [{"role": "assistant", "tool_calls": [call]}]} for call in calls]
@@ -121,22 +140,81 @@ def test_prepared_chats_are_read_again_and_another_template_makes_others(tmp_pat
         load_chats(other, cache=cache, seed=1, shape=(2, 63))
 
 
+def test_other_special_tokens_of_a_template_are_another_text(tmp_path):
+    """The same template and tokenizer; its configuration names another token."""
+    path, cache = lines(tmp_path / "a.jsonl", rows()), tmp_path / "cache"
+    folder = make(tmp_path / "tokenizer", "{{ bos_token }}" + CHATML)
+    texts = []
+    for bos in ("<s>", "</s>"):
+        config = json.loads((folder / "tokenizer_config.json").read_text()) | {"bos_token": bos}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        tokenizer, template = read(folder)
+        source = ChatSource(TrainConfig(data=path), files_of(path), tokenizer, template)
+        corpus = load_chats(source, cache=cache, seed=1, shape=(2, 63))
+        texts.append(tokenizer.written([int(corpus.train[:1][0]) & IDS]))
+
+    assert texts == ["<s>", "</s>"]
+
+
 @pytest.mark.parametrize(
     ("row", "why"),
     [
         ('{"messages": [{"role": "user"', "row 41: not JSON"),
         ("[1, 2]", "row 41: not an object"),
+        ('{"messages": [], "messages": []}', "row 41: has two fields 'messages': remove one"),
+        (
+            '{"messages": [{"role": "user", "role": "assistant", "content": "x"}]}',
+            "row 41: has two fields 'role': remove one",
+        ),
+        (
+            '{"messages": "[{\\"role\\": \\"user\\", \\"role\\": \\"assistant\\"}]"}',
+            "row 41: its 'messages' has two fields 'role': remove one",
+        ),
+        ('{"messages": "\0"}', "row 41: has NUL bytes, as a file that a crash cut short"),
+        (b'{"messages": "\xff"}', "row 41: not UTF-8: write the file in UTF-8"),
         ('{"text": "hello"}', "row 41: it has no 'messages'"),
         ('{"messages": [{"role": "user", "content": "x"}]}', "row 41: the assistant says nothing"),
     ],
 )
 def test_a_row_that_is_wrong_is_named_by_its_number(tmp_path, row, why):
     path = lines(tmp_path / "a.jsonl", rows())
-    with path.open("a") as file:
-        file.write(row + "\n")
+    with path.open("ab") as file:
+        file.write((row if isinstance(row, bytes) else row.encode()) + b"\n")
 
     with pytest.raises(Unusable, match=f"a.jsonl: {why}"):
         list(source_of(path, tmp_path / "tokenizer").documents())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"messages": [{"role": "user", "content": "a \\ud83d b"}, ANSWER]}',
+        '{"prompt": "a \\ud83d b", "completion": "x"}',
+        '{"messages": "[{\\"role\\": \\"user\\", \\"content\\": \\"a \\\\ud83d b\\"}, TEXT]"}',
+    ],
+)
+def test_halves_of_characters_become_question_marks_which_is_said_once(tmp_path, caplog, row):
+    answer = '{"role": "assistant", "content": "x"}'
+    row = row.replace("ANSWER", answer).replace("TEXT", answer.replace('"', '\\"'))
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{row}\n" * 2)
+    source = source_of(path, tmp_path / "tokenizer")
+
+    documents = list(source.documents())
+
+    ids = np.frombuffer(documents[0].written, dtype="<u4") & IDS
+    assert "a ? b" in source.tokenizer.written(ids.tolist())
+    (said,) = caplog.messages
+    assert "a.jsonl" in said
+    assert said.endswith("ud83d is half a character: such become question marks")
+
+
+def test_fields_that_nobody_reads_may_stand_twice(tmp_path):
+    found = [json.dumps(row)[:-1] + ', "a": {"b": 1, "b": 2}, "a": 3}\n' for row in rows(3)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(found))
+
+    assert len(list(source_of(path, tmp_path / "tokenizer").documents())) == 3
 
 
 def test_a_chat_without_a_tokenizer_asks_for_one(tmp_path):

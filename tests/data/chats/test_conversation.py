@@ -32,6 +32,14 @@ def test_a_call_of_a_tool_needs_no_content():
     assert row_of({"messages": [USER, call]}).messages[1]["content"] == ""
 
 
+@pytest.mark.parametrize("calls", ["null", "[]", [], None])
+def test_a_message_that_calls_nothing_has_no_calls(calls):
+    """A template might write the begin of calls, or leave the content out."""
+    assert row_of({"messages": [USER, ANSWER | {"tool_calls": calls}]}).messages == [USER, ANSWER]
+    with pytest.raises(Unusable, match="'content' of message 1 of 'messages' is no text"):
+        row_of({"messages": [USER, {"role": "assistant", "tool_calls": calls}]})
+
+
 def test_arguments_that_are_json_text_are_values():
     """A template that writes them as JSON would put quotes around the text."""
     told = {"name": "add", "arguments": '{"a": 2}'}
@@ -58,6 +66,13 @@ def test_share_gpt_is_read_as_messages():
     assert row_of(row).messages == [USER, ANSWER]
 
 
+@pytest.mark.parametrize("prompt", ["2+2?", "another", [USER], 3])
+def test_a_prompt_beside_messages_that_somebody_asks_is_passed_over(prompt):
+    row = {"prompt": prompt, "messages": [USER, ANSWER]}
+
+    assert row_of(row).messages == [USER, ANSWER]
+
+
 def test_a_prompt_may_be_text_or_messages():
     assert row_of({"prompt": "2+2=", "completion": "4"}) == Completion("2+2=", "4")
     made = row_of({"prompt": [USER, ANSWER, USER], "completion": [ANSWER]})
@@ -71,6 +86,8 @@ def test_a_prompt_may_be_text_or_messages():
         ({"prompt": "x"}, "no 'prompt' with a 'completion'"),
         ({"prompt": "x", "completion": ""}, "'completion' is empty"),
         ({"prompt": "x", "completion": [ANSWER]}, "its 'prompt' is not JSON"),
+        ({"prompt": "2+2?", "messages": [ANSWER]}, "its 'prompt' is a text that no message before"),
+        ({"prompt": [USER], "messages": [ANSWER]}, "its 'prompt' is a list beside 'messages'"),
         ({"messages": []}, "'messages' has no messages"),
         ({"messages": "hello"}, "'messages' is not JSON"),
         ({"messages": "3"}, "'messages' is no list"),

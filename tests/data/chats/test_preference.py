@@ -27,7 +27,7 @@ def test_texts_with_a_prompt_and_without():
     [
         {"prompt": [SYSTEM, USER], "chosen": [GOOD], "rejected": [BAD]},
         {"chosen": [SYSTEM, USER, GOOD], "rejected": [SYSTEM, USER, BAD]},
-        {"prompt": "2+2?", "chosen": [SYSTEM, USER, GOOD], "rejected": [SYSTEM, USER, BAD]},
+        {"prompt": " 2+2?\n", "chosen": [SYSTEM, USER, GOOD], "rejected": [SYSTEM, USER, BAD]},
         {
             "prompt": [SYSTEM, USER],
             "chosen": [SYSTEM, USER, GOOD],
@@ -65,6 +65,13 @@ def test_answers_may_be_of_several_turns_and_unequal_lengths():
         ({"chosen": [USER, GOOD], "rejected": [USER, GOOD, USER, BAD]}, "how the other answer"),
         ({"chosen": [USER, GOOD], "rejected": [USER, USER]}, "the assistant says nothing"),
         ({"chosen": [USER, {"role": "x"}], "rejected": [USER]}, "message 1 of 'chosen' has the"),
+        (
+            {"prompt": "2+2?", "chosen": [GOOD], "rejected": [BAD]},
+            "its 'prompt' is a text that no message before the answers has: write it as messages",
+        ),
+        ({"prompt": "2+2?", "chosen": [USER, GOOD], "rejected": [SYSTEM, BAD]}, "no message"),
+        ({"prompt": "3+3?", "chosen": [USER, GOOD], "rejected": [USER, BAD]}, "no message before"),
+        ({"prompt": {"a": 1}, "chosen": [USER, GOOD], "rejected": [USER, BAD]}, "and no list"),
         ({"prompt": [USER], "chosen": [], "rejected": [BAD]}, "'chosen' has no messages"),
         ({"prompt": [USER], "chosen": [GOOD, BAD], "rejected": [BAD]}, "both of the assistant"),
     ],

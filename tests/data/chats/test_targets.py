@@ -86,12 +86,44 @@ def test_what_a_template_writes_before_an_answer_is_a_target_if_the_model_has_to
     assert learnt(document, tokenizer) == ["<t></t>It is 4.<|im_end|>"]
 
 
+THOUGHT = CHATML.replace(
+    "message.role + '\n' + message.content",
+    "message.role + '\n' + ('<t></t>' if message.role == 'assistant' else '') + message.content",
+)
+SWITCHED = THOUGHT.replace(  # a request may say that nothing is to be thought
+    "assistant\n' }}{% endif",
+    "assistant\n' + ('<t></t>' if 'quick' in messages[0].content else '') }}{% endif",
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "rows", "targets"),
+    [
+        (THOUGHT, [HELLO[:3], [HELLO[4]]], ["<t></t>It is 4.", "<t></t> wörld, 12 cats\n"]),
+        (
+            SWITCHED,
+            [HELLO[:3], [{"role": "user", "content": "be quick"}, HELLO[2]]],
+            ["<t></t>It is 4.", "It is 4."],
+        ),
+    ],
+)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_targets_of_a_chat_are_the_same_whatever_rows_were_before_it(
+    tmp_path, template, rows, targets, order
+):
+    tokenizer, written = read(make(tmp_path, template))
+
+    for row in order:
+        document = tokens_of_chat(chat(*rows[row]), written, tokenizer).tokens
+        assert learnt(document, tokenizer) == [targets[row] + "<|im_end|>"]
+
+
 @pytest.mark.parametrize(
     ("template", "why"),
     [
         (CHATML.replace("<|im_end|>", ""), "no token that ends a turn"),
         (MARKED.replace("message.content + '<|im_end|>' }}{% endg", "message.content }}{% endg"),
-         "marks no token that ends a turn"),
+         "marks no token that ends the turn of message 2"),
         (CHATML.replace("message.content", "message.content | upper"), "changes what the"),
         (CHATML.replace("{% for", "{{ raise_exception('roles!') }}{% for"), "roles!"),
         (CHATML.replace("{% endfor %}", ""), "cannot write it"),
@@ -102,6 +134,35 @@ def test_a_template_that_would_teach_something_else_is_refused(tmp_path, templat
 
     with pytest.raises(Unusable, match=why):
         tokens_of_chat(chat(), written, tokenizer)
+
+
+BEGUN = MARKED.replace(  # a special token is said, and none ends the turn
+    "{{ message.content + '<|im_end|>' }}{% endg", "{{ '<s>' + message.content }}{% endg"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "place"),
+    [
+        (BEGUN, 2),
+        (BEGUN.replace("message.content }}{% endg",
+         "message.content + ('' if loop.last else '<|im_end|>') }}{% endg"), 4),
+    ],
+)  # fmt: skip
+def test_each_answer_ends_with_a_token_that_ends_its_turn(tmp_path, template, place):
+    tokenizer, written = read(make(tmp_path, template))
+
+    with pytest.raises(Unusable, match=f"marks no token that ends the turn of message {place} as"):
+        tokens_of_chat(chat(), written, tokenizer)
+
+
+def test_white_space_may_follow_the_end_of_a_turn(tmp_path):
+    template = MARKED.replace("'<|im_end|>' }}{% endg", "'<|im_end|>\n' }}{% endg", 1)
+    tokenizer, written = read(make(tmp_path, template))
+
+    document = tokens_of_chat(chat(), written, tokenizer).tokens
+
+    assert learnt(document, tokenizer)[0].startswith("It is 4.<|im_end|>\n")
 
 
 def test_nobody_writes_a_special_token_in_a_message(tmp_path):

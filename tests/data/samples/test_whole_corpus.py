@@ -1,5 +1,7 @@
 import logging
+import tracemalloc
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.samples.mixture import mixed
 from p2pswarm.data.samples.target_marks import BEGIN, IDS, NO_TARGET, marked_document, targets_in
-from p2pswarm.data.samples.whole_corpus import WholeCorpus, best_fit, whole
+from p2pswarm.data.samples.whole_corpus import FoundDocuments, WholeCorpus, best_fit, whole
 
 CAPACITY = 8
 PAD = 255
@@ -26,6 +28,60 @@ def test_each_document_lies_in_one_row_and_no_row_is_too_full(lengths):
     assert len(rows) <= 11 / 9 * (sum(lengths) / CAPACITY) + 1 + len(lengths) / 2
     emptiest = sorted(filled)[:2]
     assert len(emptiest) < 2 or sum(emptiest) > CAPACITY, "two rows would fit in one"
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), max_size=9),
+    st.integers(0, 3),
+    st.integers(1, 12),
+    st.integers(1, 30),
+)
+def test_documents_are_found_however_a_text_is_read(found, before, capacity, scan_tokens):
+    """`before`: targets of no document, as no text of ours has them."""
+    parts = [np.zeros(before), *(document(1, length, prompt) for length, prompt in found)]
+    joined = np.concatenate(parts).astype("<u4")
+
+    made = FoundDocuments.of(joined, capacity, scan_tokens)
+
+    lengths = [length for length, _ in found]
+    begins = [before + sum(lengths[:number]) for number in range(len(found))]
+    assert made.begins.tolist() == begins
+    assert made.ends.tolist() == [b + n for b, n in zip(begins, lengths, strict=True)]
+    assert made.stops.tolist() == [
+        b + min(n, capacity) for b, n in zip(begins, lengths, strict=True)
+    ]
+    assert made.counts.tolist() == [
+        max(0, min(length, capacity) - max(1, prompt)) for length, prompt in found
+    ]
+
+
+@dataclass
+class Endless:
+    """A text of equal documents, of which only what is asked for is in memory."""
+
+    documents: int
+    length: int = 1 << 10
+
+    def __len__(self) -> int:
+        return self.documents * self.length
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        tokens = np.arange(part.start, min(part.stop, len(self))) % self.length
+        return np.where(tokens == 0, BEGIN | NO_TARGET, 1).astype("<u4")
+
+
+def test_finding_documents_takes_memory_for_documents_and_not_for_tokens():
+    long = Endless(documents=40 << 10)
+    tracemalloc.start()
+    try:
+        found = FoundDocuments.of(long, capacity=512)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert len(found.begins) == long.documents
+    assert set(found.counts.tolist()) == {511}
+    assert peak < 2 * len(long), f"{peak:,} bytes for {len(long):,} tokens"
 
 
 def document(number: int, length: int, prompt: int = 1) -> np.ndarray:
