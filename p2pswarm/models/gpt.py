@@ -18,13 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 from p2pswarm.models.attention.document_attention import AttentionRule
-from p2pswarm.models.base import LONE_KEY, Block, Value, bundle_of, traced_through
+from p2pswarm.models.base import LONE_KEY, POSITION_KEY, Block, Value, bundle_of, traced_through
 from p2pswarm.models.boundary_modules.subspace import Subspace
 from p2pswarm.models.boundary_modules.token_signs import TokenSigns
 from p2pswarm.models.document_positions import (
     APART,
     KEPT_APART,
-    POSITION_KEY,
     beside,
     positions_of,
 )

@@ -32,14 +32,16 @@ import torch
 from torch import Tensor, nn
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.base import LONE_KEY, Bundle, Value, WholeBlock, bundle_of, traced_through
-from p2pswarm.models.document_positions import (
-    APART,
-    KEPT_APART,
+from p2pswarm.models.base import (
+    LONE_KEY,
     POSITION_KEY,
-    beside,
-    positions_of,
+    Bundle,
+    Value,
+    WholeBlock,
+    bundle_of,
+    traced_through,
 )
+from p2pswarm.models.document_positions import APART, KEPT_APART, beside, positions_of
 from p2pswarm.models.library.foreign_code import foreign, said
 from p2pswarm.models.library.hf_library import chances, library_config, owners, whole_model
 from p2pswarm.models.library.library_attention import attention_for, documents_of

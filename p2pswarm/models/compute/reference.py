@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from p2pswarm.models.base import LONE_KEY, TOKENS, Value, bundle_of
+from p2pswarm.models.base import LONE_KEY, Value, bundle_of
 from p2pswarm.models.blocks import averagings_of, block_count
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.compute.base import NotFiniteHere, Update
@@ -117,7 +117,7 @@ class BoundaryRounding:
                 crossed[name] = cast("Tensor", crossing)
             else:
                 crossed[name] = up[name](x)
-        return boundary.value(crossed, bundle_of(value).get(TOKENS))
+        return boundary.value(crossed, bundle_of(value))
 
 
 def _rounds(edge: EdgeCodecs, of: tuple[int, int]) -> list[Rounds]:

@@ -1,7 +1,8 @@
 """Sketches: sixteen numbers that tell how far apart two tensors are, without the tensors.
 
 Units:   none; sums are taken in float64.
-Shapes:  the sketch of a bundle is the sum of its tensors', each with signs of its own.
+Shapes:  the sketch of a bundle is the sum of its tensors', each with signs of its own. Whole
+         numbers have no part in it: beside their squares what differs elsewhere would vanish.
 Source:  count sketch, Charikar, Chen and Farach-Colton 2002, with one row.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
@@ -37,10 +38,10 @@ class Sketcher:
         self._signs_N = torch.empty(0, dtype=torch.int8)
 
     def of(self, bundle: Bundle) -> Numbers:
-        """The sketch of a bundle; empty if it has no elements, or one that is not finite."""
+        """The sketch of a bundle; empty if it has no floats, or one that is not finite."""
         sums: Tensor | None = None
         begin = 0
-        for x in bundle.values():
+        for x in (each for each in bundle.values() if each.is_floating_point()):
             part = self._sums(x.detach().reshape(-1), begin)
             sums = part if sums is None else sums + part.to(sums.device)
             begin += x.numel()

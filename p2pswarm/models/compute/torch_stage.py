@@ -24,6 +24,7 @@ from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.precision import Precision, precision_of
 from p2pswarm.models.compute.tokens import (
+    beside_blocks,
     checked_tokens,
     first_value,
     ids_of,
@@ -174,7 +175,7 @@ class TorchStage:
     def _run(self, tokens_BS: Tensor, given: Bundle, around: Around = at_once) -> Value:
         tokens_BT, flat = tokens_BS[:, :-1], self._flat
         if self._below is not None:
-            value = self._below.value(given, ids_of(tokens_BT))
+            value = self._below.value(given, beside_blocks(tokens_BT, self._model))
         else:
             value = first_value(tokens_BT, self._model)
         dropout = dropout_seeds(self._seed, flat.numbers, flat.blocks, ids_of(tokens_BS))
