@@ -20,7 +20,6 @@ from p2pswarm.models.adapters.adapter_targets import (
     settled,
 )
 from p2pswarm.models.adapters.lora_modules import (
-    MATRIX,
     LoraShape,
     add_to_embedding,
     add_to_linear,
@@ -37,6 +36,7 @@ from p2pswarm.models.formats.product_modules import (
 from p2pswarm.models.library.hf_library import conversion_of
 from p2pswarm.models.weight_tying import tied_in
 from p2pswarm.settings.config import HF, AdapterConfig, RunConfig
+from p2pswarm.tensors.flat_layout import MATRIX
 
 
 def full_name(number: int, block: nn.Module, name: str) -> str:

@@ -30,9 +30,9 @@ from p2pswarm.models.formats.expert_matrices import (
     one_at_a_time,
 )
 from p2pswarm.models.formats.product_modules import become, first_real, product_dtype
+from p2pswarm.tensors.flat_layout import MATRIX
 
 BASE_LAYER = "base_layer"
-MATRIX = 2
 
 
 @dataclass(frozen=True, slots=True)
