@@ -18,7 +18,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 from p2pswarm.models.attention.document_attention import AttentionRule
-from p2pswarm.models.base import LONE_KEY, POSITION_KEY, Block, Value, bundle_of, traced_through
+from p2pswarm.models.base import (
+    LONE_KEY,
+    POSITION_KEY,
+    Block,
+    Value,
+    bundle_of,
+    traced_through,
+    trains,
+)
 from p2pswarm.models.boundary_modules.subspace import Subspace
 from p2pswarm.models.boundary_modules.token_signs import TokenSigns
 from p2pswarm.models.document_positions import (
@@ -83,8 +91,8 @@ class Embedding(Block):
 
     def trace(self, value: Value) -> Value:
         tokens_BT = bundle_of(value)[LONE_KEY]
-        trains = self.token_VD.requires_grad
-        x_BTD = self.token_VD.new_empty((*tokens_BT.shape, self.width), requires_grad=trains)
+        grows = trains(self)  # the matrix, or an adapter of it
+        x_BTD = self.token_VD.new_empty((*tokens_BT.shape, self.width), requires_grad=grows)
         return beside(x_BTD, torch.empty_like(tokens_BT, dtype=torch.int32) if self.apart else None)
 
     def _vectors(self, tokens_BT: Tensor) -> Tensor:

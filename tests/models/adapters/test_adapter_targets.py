@@ -9,6 +9,7 @@ from models.families import EXPERTS, family_run
 
 from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.models.compute.bundle_spec import boundary_above, check_model
 from p2pswarm.models.compute.flat_parameters import layout_of, named_parameters
 from p2pswarm.models.model_source import resolved
 from p2pswarm.settings.config import AdapterConfig, ModelConfig, RunConfig
@@ -141,6 +142,17 @@ def test_a_tied_tensor_does_not_train_at_one_end() -> None:
         settled(run, train=("blocks.0", "tied"))
     with pytest.raises(Unusable, match=TIED):
         resolved(dataclasses.replace(run, frozen=("tied.*",)))
+
+
+@pytest.mark.parametrize("family", ["gpt", "llama"])
+def test_an_embedding_may_have_the_only_adapter_of_its_stage(family: str) -> None:
+    run, name = (GPT, "token_VD") if family == "gpt" else (LLAMA, "embed_tokens")
+    blocks = block_count(run.model)
+    run = settled(dataclasses.replace(run, stages=2, cut=(1, blocks - 1)), targets=(name,))
+
+    check_model(run)
+
+    assert boundary_above(run, 0).differentiable == ("x",)
 
 
 @pytest.mark.parametrize("family", ["gpt", "llama", "gpt2"])
