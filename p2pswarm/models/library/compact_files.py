@@ -100,20 +100,23 @@ class CompactFiles:
 
     def read(self, names: Iterable[str]) -> dict[str, Tensor]:
         """Parts as they are."""
-        by_file: dict[str, list[str]] = defaultdict(list)
-        for name in names:
-            by_file[self._places[name]].append(name)
         found: dict[str, Tensor] = {}
-        for file, there in by_file.items():
+        for file, there in self._by_file(names):
             found.update(self._parts_of.tensors(file, there))
         return found
 
     def raw_shapes(self, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
         """The shapes of parts."""
         found: dict[str, tuple[int, ...]] = {}
-        for name in names:
-            found.update(self._parts_of.shapes(self._places[name], [name]))
+        for file, there in self._by_file(names):
+            found.update(self._parts_of.shapes(file, there))
         return found
+
+    def _by_file(self, names: Iterable[str]) -> Iterable[tuple[str, list[str]]]:
+        by_file: dict[str, list[str]] = defaultdict(list)
+        for name in names:
+            by_file[self._places[name]].append(name)
+        return by_file.items()
 
     def _shape_of(self, name: str, kind: _CompactTensor) -> tuple[int, ...]:
         with self._together(name):
