@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from p2pswarm.data.samples.target_marks import BEGIN, IDS
-from p2pswarm.models.base import LONE_KEY, POSITION_KEY, Value
+from p2pswarm.models.base import LONE_KEY, POSITION_KEY, Bundle, Value
 from p2pswarm.settings.config import ModelConfig
 
 APART, MARKED = "apart", "marked"
@@ -47,6 +47,11 @@ def _positions(begins_BT: Tensor) -> Tensor:
     place_T = torch.arange(begins_BT.shape[1], dtype=torch.int32, device=begins_BT.device)
     begin_BT = torch.where(begins_BT, place_T, torch.zeros_like(place_T))
     return place_T - begin_BT.cummax(dim=1).values
+
+
+def positions_in(bundle: Bundle) -> Tensor | None:
+    """What passes from the block before; None where documents are joined."""
+    return bundle.get(POSITION_KEY)
 
 
 def beside(x_BTD: Tensor, position_BT: Tensor | None) -> Value:

@@ -27,7 +27,7 @@ from p2pswarm.models.adapters.lora_modules import (
     is_linear,
 )
 from p2pswarm.models.base import WholeBlock
-from p2pswarm.models.formats.expert_matrices import EXPERTS
+from p2pswarm.models.formats.expert_matrices import EXPERTS, MATRIX
 from p2pswarm.models.formats.product_modules import (
     pack_embedding,
     pack_linear,
@@ -36,7 +36,6 @@ from p2pswarm.models.formats.product_modules import (
 from p2pswarm.models.library.hf_library import conversion_of
 from p2pswarm.models.weight_tying import tied_in
 from p2pswarm.settings.config import HF, AdapterConfig, RunConfig
-from p2pswarm.tensors.flat_layout import MATRIX
 
 APART = "set run.model.tie to false"  # embedding and head: two tensors that begin equal
 

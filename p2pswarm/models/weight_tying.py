@@ -14,7 +14,7 @@ from torch import nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import Block
-from p2pswarm.tensors.flat_layout import MATRIX
+from p2pswarm.models.formats.expert_matrices import MATRIX
 
 UNTIE = "leave run.model.tie out, or set it to false"
 

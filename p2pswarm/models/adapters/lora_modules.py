@@ -23,6 +23,7 @@ from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 from p2pswarm.models.formats.expert_matrices import (
     EXPERTS,
+    MATRIX,
     ExpertFactors,
     ExpertMatrices,
     Matrices,
@@ -30,7 +31,6 @@ from p2pswarm.models.formats.expert_matrices import (
     one_at_a_time,
 )
 from p2pswarm.models.formats.product_modules import become, first_real, product_dtype
-from p2pswarm.tensors.flat_layout import MATRIX
 
 BASE_LAYER = "base_layer"
 

@@ -16,9 +16,9 @@ from p2pswarm.models.base import Value
 from p2pswarm.models.boundary import Boundary, boundaries
 from p2pswarm.models.compute.flat_parameters import FlatParameters, Segment, placed_parameters
 from p2pswarm.models.dropout import Around, DropoutSeeds, at_once, plainly, run_blocks
+from p2pswarm.models.formats.expert_matrices import MATRIX
 from p2pswarm.models.rounding.gradient_grid import Leaf
 from p2pswarm.settings.config import INT_GRID, RunConfig
-from p2pswarm.tensors.flat_layout import MATRIX
 
 # ruff: noqa: D102  `Precision` documents `run`
 

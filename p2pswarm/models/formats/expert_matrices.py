@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
+MATRIX = 2  # dimensions
 EXPERTS = 3  # dimensions of a parameter that has a matrix for each expert
 ROWS = 2  # dimensions of what such a matrix is multiplied with
 PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from p2pswarm.base.errors import Unusable, one_line
+from p2pswarm.models.formats.expert_matrices import MATRIX
 from p2pswarm.models.library.weight_files import WeightFiles
-from p2pswarm.tensors.flat_layout import MATRIX
 
 STATE = ".quant_state.bitsandbytes__"
 BLOCKS, SCALES, SCALE_INV = "_blocks", "_scales", "_scale_inv"
