@@ -8,9 +8,9 @@ Errors:  BadCheckpoint when a byte that is needed is not there; OtherCheckpoint 
   checkpoint has no such tensor, or one of another shape.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from p2pswarm.base.errors import OtherCheckpoint
+from p2pswarm.base.errors import BadCheckpoint, OtherCheckpoint
 from p2pswarm.checkpoint.catalogue import Checkpoint
 from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest, SavedStage
 from p2pswarm.checkpoint.digests import zeros
@@ -110,9 +110,24 @@ def base_roots(checkpoint: Checkpoint, blocks: range) -> tuple[bytes, ...]:
     for stage in checkpoint.manifest.stages:
         own = range(stage.first_block, stage.end_block)
         if set(own).intersection(blocks):
-            found = base_in(checkpoint.reader(stage).header())
-            roots.update(zip(own, found, strict=False))
-    return tuple(roots[block] for block in blocks if block in roots)
+            roots |= roots_by_block(own, base_in(checkpoint.reader(stage).header()))
+    found = tuple(roots[block] for block in blocks if block in roots)
+    if found and len(found) != len(blocks):
+        raise BadCheckpoint(
+            f"{checkpoint.place} has roots of frozen weights of {len(found)} of {len(blocks)} "
+            "blocks: its files are of several runs: name another checkpoint"
+        )
+    return found
+
+
+def roots_by_block(blocks: range, found: Sequence[bytes]) -> dict[int, bytes]:
+    """The root under each block of a stage's file, which has one for each of them, or none."""
+    if found and len(found) != len(blocks):
+        raise BadCheckpoint(
+            f"a stage's file with {len(found)} roots of frozen weights for {len(blocks)} blocks: "
+            "copy the checkpoint again, or name another"
+        )
+    return dict(zip(blocks, found, strict=True)) if found else {}
 
 
 def stage_as_saved(

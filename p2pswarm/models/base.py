@@ -17,7 +17,11 @@ Value = Tensor | Bundle
 LONE_KEY = "x"
 """The key of a block's lone tensor in its bundle."""
 TOKENS = "(tokens)"
-"""The key of a row's tokens, where a block far above needs them; no key that travels is so."""
+"""The key of a row's tokens, where a block far above needs them."""
+POSITION_KEY = "(position)"
+"""The key of each token's position in its document, where documents are kept apart."""
+BESIDE = frozenset({TOKENS, POSITION_KEY})
+"""What passes from block to block and never travels: each stage makes it of its tokens."""
 
 
 class Block(nn.Module, ABC):

@@ -58,6 +58,18 @@ def block_costs(model: ModelConfig) -> tuple[float, ...]:
     return _costs(family(model.family, model.package), model)
 
 
+def cut_into(run: RunConfig, stages: int, cut: tuple[int, ...] = ()) -> RunConfig:
+    """The run in other stages; a list of averagings, one for each of its own, is of no use there.
+
+    It becomes the name that all of them have, else "raw".
+    """
+    codecs = run.codecs
+    if stages != run.stages and not isinstance(codecs.averaging, str):
+        names = set(codecs.averagings)
+        codecs = dataclasses.replace(codecs, averaging=names.pop() if len(names) == 1 else "raw")
+    return dataclasses.replace(run, stages=stages, cut=cut, codecs=codecs)
+
+
 def averagings_of(run: RunConfig, numbers: range) -> tuple[str, ...]:
     """How the sums of each of the blocks `numbers` are averaged, by the stage that it is in."""
     if len(set(run.codecs.averagings)) == 1:

@@ -3,7 +3,6 @@
 Shapes:  tokens_BT: B rows of T tokens.
 Errors:  Unusable for a model that cannot be traced, or whose last block gives no scores.
 """
-# ruff: noqa: N803  shapes are written at the end of names
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.base import LONE_KEY, TOKENS, Block, Bundle, Value, bundle_of
+from p2pswarm.models.base import BESIDE, LONE_KEY, Block, Bundle, Value, bundle_of
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.formats.weight_formats import DTYPES
 from p2pswarm.models.library.foreign_code import foreign
@@ -45,23 +44,27 @@ class Boundary:
     tensors: tuple[CarriedTensor, ...]
     lone: bool
     """True if the block gives a tensor without a bundle, which the next block takes."""
-    tokens: bool = False
-    """True if tokens pass beside; they do not travel, because each stage is given them."""
+    beside: tuple[str, ...] = ()
+    """The keys of what passes beside; it does not travel, because it follows from the tokens,
+    which each stage is given and checks."""
 
     @property
     def differentiable(self) -> tuple[str, ...]:
         """The keys that gradients come back for, in order."""
         return tuple(each.key for each in self.tensors if each.differentiable)
 
-    def value(self, bundle: Bundle, tokens_BT: Tensor | None) -> Value:
-        """A bundle of a row's tokens in the form in which the next block takes it."""
-        if self.tokens and tokens_BT is not None:
-            return {**bundle, TOKENS: tokens_BT}
-        return bundle[LONE_KEY] if self.lone else bundle
+    def value(self, bundle: Bundle, beside: Bundle) -> Value:
+        """A bundle in the form in which the next block takes it; `beside` has all that passes so.
+
+        `compute/tokens.py` makes it.
+        """
+        if self.lone:
+            return bundle[LONE_KEY]
+        return {**bundle, **{key: beside[key] for key in self.beside}}
 
     def ordered(self, value: Value) -> Bundle:
         """The bundle that the block gave, in the boundary's order; Unusable for other keys."""
-        bundle = _without_tokens(value)
+        bundle = _travelling(value)
         keys = tuple(each.key for each in self.tensors)
         if bundle.keys() != set(keys):
             raise Unusable(
@@ -116,13 +119,14 @@ def _boundary(value: Value) -> Boundary:
         CarriedTensor(
             key, x.dtype, tuple(x.shape), differentiable=x.is_floating_point() and x.requires_grad
         )
-        for key, x in _without_tokens(value).items()
+        for key, x in _travelling(value).items()
     )
-    return Boundary(tensors, isinstance(value, Tensor), TOKENS in bundle_of(value))
+    beside = tuple(key for key in bundle_of(value) if key in BESIDE)
+    return Boundary(tensors, isinstance(value, Tensor), beside)
 
 
-def _without_tokens(value: Value) -> Bundle:
-    return {key: x for key, x in bundle_of(value).items() if key != TOKENS}
+def _travelling(value: Value) -> Bundle:
+    return {key: x for key, x in bundle_of(value).items() if key not in BESIDE}
 
 
 def _require_scores(bundle: Bundle, shape: Sequence[int], run: RunConfig) -> None:

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 from p2pswarm.models.attention.document_attention import AttentionRule
-from p2pswarm.models.base import LONE_KEY, Block, Value, bundle_of, traced_through
+from p2pswarm.models.base import LONE_KEY, Block, Value, bundle_of, traced_through, trains
 from p2pswarm.models.boundary_modules.subspace import Subspace
 from p2pswarm.models.boundary_modules.token_signs import TokenSigns
 from p2pswarm.models.document_positions import (
     APART,
     KEPT_APART,
-    POSITION_KEY,
     beside,
+    positions_in,
     positions_of,
 )
 from p2pswarm.models.formats.weight_formats import DTYPES
@@ -73,7 +73,7 @@ class Embedding(Block):
 
     def forward(self, value: Value) -> Value:
         bundle = bundle_of(value)
-        tokens_BT, position_BT = bundle[LONE_KEY], bundle.get(POSITION_KEY)
+        tokens_BT, position_BT = bundle[LONE_KEY], positions_in(bundle)
         if self.apart and position_BT is None:
             position_BT = positions_of(tokens_BT, self.end)
         x_BTD = self.tensor_group.look_up(self._vectors, tokens_BT, self.vocabulary)
@@ -84,8 +84,8 @@ class Embedding(Block):
 
     def trace(self, value: Value) -> Value:
         tokens_BT = bundle_of(value)[LONE_KEY]
-        trains = self.token_VD.requires_grad
-        x_BTD = self.token_VD.new_empty((*tokens_BT.shape, self.width), requires_grad=trains)
+        grows = trains(self)  # the matrix, or an adapter of it
+        x_BTD = self.token_VD.new_empty((*tokens_BT.shape, self.width), requires_grad=grows)
         return beside(x_BTD, torch.empty_like(tokens_BT, dtype=torch.int32) if self.apart else None)
 
     def _vectors(self, tokens_BT: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ class Layer(Block):
 
     def forward(self, value: Value) -> Value:
         bundle, group = bundle_of(value), self.tensor_group
-        x_BTD, position_BT = bundle[LONE_KEY], bundle.get(POSITION_KEY)
+        x_BTD, position_BT = bundle[LONE_KEY], positions_in(bundle)
         rows, length, width = x_BTD.shape
         normed_BTD = F.rms_norm(x_BTD, (width,), self.attention_norm_D, NORM_EPS)
         qkv = F.linear(group.enter(normed_BTD), self.qkv)
@@ -157,7 +157,7 @@ class Layer(Block):
 
     def trace(self, value: Value) -> Value:
         bundle = bundle_of(value)
-        return beside(traced_through(self, bundle[LONE_KEY]), bundle.get(POSITION_KEY))
+        return beside(traced_through(self, bundle[LONE_KEY]), positions_in(bundle))
 
     def _written(self, x: Tensor) -> Tensor:
         """What is added to a row, of the model's width."""

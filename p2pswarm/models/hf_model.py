@@ -33,13 +33,7 @@ from torch import Tensor, nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, WholeBlock, bundle_of, traced_through
-from p2pswarm.models.document_positions import (
-    APART,
-    KEPT_APART,
-    POSITION_KEY,
-    beside,
-    positions_of,
-)
+from p2pswarm.models.document_positions import APART, KEPT_APART, beside, positions_in, positions_of
 from p2pswarm.models.library.foreign_code import foreign, said
 from p2pswarm.models.library.hf_library import chances, library_config, owners, whole_model
 from p2pswarm.models.library.library_attention import attention_for, documents_of
@@ -487,9 +481,10 @@ class SlicedBlock(WholeBlock):
 
     def _positions(self, bundle: Bundle) -> Tensor | None:
         """Of each token in its document, if documents are to be apart."""
-        if not self.first or POSITION_KEY in bundle:
-            return bundle.get(POSITION_KEY)
-        return None if self._end is None else positions_of(bundle[LONE_KEY], self._end)
+        given = positions_in(bundle)
+        if not self.first or given is not None or self._end is None:
+            return given
+        return positions_of(bundle[LONE_KEY], self._end)
 
     @property
     def tensor_plan(self) -> TensorPlan:

@@ -16,7 +16,7 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import read_small
 from p2pswarm.data.hub import pinned_file
 from p2pswarm.models import registry as packages
-from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.models.blocks import block_count, cut_into, make_blocks
 from p2pswarm.models.library.hf_library import (
     config_text,
     library_config,
@@ -107,7 +107,7 @@ def _with_scope(run: RunConfig) -> RunConfig:
 
 def _all_blocks(run: RunConfig) -> list[nn.Module]:
     """All blocks of the model itself, without memory."""
-    bare = dataclasses.replace(run, adapter=None, base="full", cut=(), stages=1)
+    bare = dataclasses.replace(cut_into(run, 1), adapter=None, base="full")
     with torch.device("meta"):
         return make_blocks(bare, range(block_count(run.model)))
 

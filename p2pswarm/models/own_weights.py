@@ -27,6 +27,7 @@ from p2pswarm.models.adapters.adapter_folder import (
     read_adapter,
 )
 from p2pswarm.models.adapters.adapter_targets import nearest
+from p2pswarm.models.library.weight_files import TYPES
 from p2pswarm.settings.config import (
     HF,
     PRETRAINED,
@@ -121,17 +122,24 @@ class OwnWeights:
             whole.update(own.digest())
         return whole.digest()
 
-    def tensor(self, name: str) -> Tensor:
-        """A tensor that is finite."""
+    def tensor(self, name: str, dtype: torch.dtype) -> Tensor:
+        """A tensor in the model's dtype, in which it is finite."""
         if name in self._adapter:
             found = self._adapter[name]
         else:
             path = self._places[name]
             with _readable(path), safe_open(path, "pt", "cpu") as file:
                 found = file.get_tensor(name)
-        if not found.is_floating_point() or not bool(torch.isfinite(found).all()):
+        if found.dtype not in TYPES.values():
             raise Unusable(
-                f"run.start: {name} has values that are no finite numbers: name other weights"
+                f"run.start: {name} is of {str(found.dtype).removeprefix('torch.')}, which cannot "
+                f"be trained on: save the weights anew in one of {', '.join(TYPES)}"
+            )
+        found = found.to(dtype)
+        if not bool(torch.isfinite(found).all()):
+            raise Unusable(
+                f"run.start: {name} has values that are no finite numbers in the model's "
+                f"{str(dtype).removeprefix('torch.')}: name other weights"
             )
         return found
 

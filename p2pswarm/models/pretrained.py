@@ -14,6 +14,7 @@ server has named it, too.
 Shapes:  as the parameters; floating numbers of another type are converted.
 """
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -21,7 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -49,16 +50,33 @@ from p2pswarm.settings.limits import hub_name, is_pinned
 from p2pswarm.settings.node_config import ServeConfig
 
 PUBLISHED_KEPT = 4  # a name and a rule for each tensor; a process serves one or two models
-_files: dict[str, WeightFiles] = {}
-"""By the digest that a manifest has."""
+_files: dict[str, dict[str, WeightFiles]] = {}
+"""By the digest that a manifest has, and by where they are; the last that was offered comes last.
+A model and what was trained of it have tensors of the same names, and one process may have both."""
 
 
-def offer(folder: Path) -> str:
+class OfferedDigest(str):
+    """The digest of files' names, as a manifest has it, of files that are known here.
+
+    It is the text itself. A run whose model has it reads these files, whatever is offered later.
+    """
+
+    __slots__ = ("where",)
+    where: str
+
+    def __new__(cls, digest: str, where: str = "") -> Self:
+        """`where`: as `WeightFiles.where`."""
+        made = super().__new__(cls, digest)
+        made.where = where
+        return made
+
+
+def offer(folder: Path) -> OfferedDigest:
     """Make a folder of this machine known to runs that start from it; returns its digest."""
     return _offered(FolderFiles(folder), FolderFiles(folder, EVERY_TYPE))
 
 
-def offer_hub(pinned: str) -> str:
+def offer_hub(pinned: str) -> OfferedDigest:
     """The same for NAME@COMMIT of the hub, of which no numbers are read yet."""
     found = hub_name(pinned)
     if found is None or not is_pinned(pinned):
@@ -67,20 +85,24 @@ def offer_hub(pinned: str) -> str:
     return _offered(HubFiles(model), HubFiles(model, EVERY_TYPE))
 
 
-def offer_served(run: RunConfig, serve: ServeConfig) -> None:
-    """Make known what this server's owner lets it read, for a run that starts from weights."""
+def offer_served(run: RunConfig, serve: ServeConfig) -> RunConfig:
+    """Make known what this server's owner lets it read, for a run that starts from weights.
+
+    Returns the run, which reads them.
+    """
     if run.start != PRETRAINED:
-        return
+        return run
     if serve.pretrained is not None:
-        offer(serve.pretrained)
-    elif serve.hub and run.model.hub:
+        return _reading(run, offer(serve.pretrained))
+    if serve.hub and run.model.hub:
         whole, _, _ = run.model.hub.partition("@")  # with the commit, or without
         if hub_name(serve.hub) not in (hub_name(run.model.hub), hub_name(whole)):
             raise Unusable(
                 f"run {run.name!r} starts from {run.model.hub} of the hub, and serve.pretrained "
                 f'lets this server read hf:{serve.hub}: set it to "hf:{run.model.hub}" if you agree'
             )
-        offer_named(run)
+        return offer_named(run)
+    return run
 
 
 def has_files(run: RunConfig) -> bool:
@@ -88,13 +110,13 @@ def has_files(run: RunConfig) -> bool:
     return run.start != PRETRAINED or run.model.weights in _files
 
 
-def offer_base(run: RunConfig, place: str | Path | None) -> None:
+def offer_base(run: RunConfig, place: str | Path | None) -> RunConfig:
     """Make known the weights that a trained model's base is made of; `place`: as its user says.
 
-    Nothing is downloaded that the user has not named.
+    Returns the run, which reads them. Nothing is downloaded that the user has not named.
     """
     if run.start != PRETRAINED:
-        return
+        return run
     name = run.model.hub.partition("@")[0]
     remedy = "--base FOLDER with its files" + (f", or --base hf:{name} to download it" * bool(name))
     if place is None:
@@ -106,19 +128,28 @@ def offer_base(run: RunConfig, place: str | Path | None) -> None:
     if text.startswith(HF):
         if not name or hub_name(text.removeprefix(HF)) not in ((name, ""), hub_name(run.model.hub)):
             raise Unusable(f"{text} is not what these weights stand on: say {remedy}")
-        offer_named(run)
-    elif offer(Path(text)) != run.model.weights:
+        return offer_named(run)
+    digest = offer(Path(text))
+    if digest != run.model.weights:
         raise Unusable(
             f"{text} has other tensors than the model that these weights stand on: say {remedy}"
         )
 
+    return _reading(run, digest)
 
-def offer_named(run: RunConfig) -> None:
-    """Make known the model of the hub that a run names, unless it is."""
-    # Another model may have tensors of the same names: what is known is compared by its name.
-    known = _files.get(run.model.weights)
-    if known is None or known.where != run.model.hub:
-        offer_hub(run.model.hub)
+
+def offer_named(run: RunConfig) -> RunConfig:
+    """Make known the model of the hub that a run names, unless it is; returns the run."""
+    if run.model.hub in _files.get(run.model.weights, {}):
+        return _reading(run, OfferedDigest(run.model.weights, run.model.hub))
+    return _reading(run, offer_hub(run.model.hub))
+
+
+def _reading(run: RunConfig, digest: OfferedDigest) -> RunConfig:
+    """The run, which reads these files if they are of its model."""
+    if digest != run.model.weights:
+        return run
+    return dataclasses.replace(run, model=dataclasses.replace(run.model, weights=digest))
 
 
 def load_blocks(run: RunConfig, blocks: Sequence[nn.Module]) -> None:
@@ -140,7 +171,7 @@ def published_values(
 
 
 def _files_of(run: RunConfig) -> WeightFiles:
-    files = _files.get(run.model.weights)
+    files = _known(run.model)
     if files is None:
         hub = run.model.hub
         name = hub.partition("@")[0]
@@ -151,6 +182,13 @@ def _files_of(run: RunConfig) -> WeightFiles:
             f"a folder, and set serve.pretrained to it{more}"
         )
     return files
+
+
+def _known(model: ModelConfig) -> WeightFiles | None:
+    """The files of a model: those that it was offered with, or the hub's, or the last ones."""
+    digest, places = model.weights, _files.get(model.weights, {})
+    own = digest.where if isinstance(digest, OfferedDigest) else model.hub
+    return places.get(own) or next(reversed(places.values()), None)
 
 
 def _loaded(
@@ -168,7 +206,7 @@ def _loaded(
 
 def check_names(run: RunConfig, blocks: Sequence[nn.Module]) -> None:
     """Raise Unusable unless the run's files have all parameters of `blocks`, in their shapes."""
-    model = _model(_files[run.model.weights], run.model, blocks)
+    model = _model(_files_of(run), run.model, blocks)
     wanted = list(_wanted(model, blocks))
     used = {source for each in _conversions(wanted) for source in each.sources}
     _refuse_others(model, model.places.keys() - used, blocks)
@@ -180,7 +218,9 @@ def ends_differ(model: ModelConfig) -> bool:
 
     The library then keeps both, as they are in the files, and ties nothing.
     """
-    known = _model(_files[model.weights], model, ())
+    files = _known(model)
+    assert files is not None, "it was offered just before"
+    known = _model(files, model, ())
     if not known.whole.was_tied:
         return False
     by_name = known.published.conversions
@@ -194,12 +234,14 @@ def ends_differ(model: ModelConfig) -> bool:
     return False
 
 
-def _offered(files: WeightFiles, parts_of: WeightFiles) -> str:
-    places = json.dumps(files.places(), sort_keys=True).encode()
-    digest = hashlib.sha256(b"p2pswarm-pretrained-1:" + places).hexdigest()
+def _offered(files: WeightFiles, parts_of: WeightFiles) -> OfferedDigest:
+    names = json.dumps(files.places(), sort_keys=True).encode()
+    digest = hashlib.sha256(b"p2pswarm-pretrained-1:" + names).hexdigest()
     compact = CompactFiles(files, parts_of)
-    _files[digest] = compact if compact.any else files
-    return digest
+    places = _files.setdefault(digest, {})
+    places.pop(files.where, None)
+    places[files.where] = compact if compact.any else files
+    return OfferedDigest(digest, files.where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +275,10 @@ def _model(files: WeightFiles, model: ModelConfig, blocks: Sequence[nn.Module]) 
 
 @lru_cache(maxsize=PUBLISHED_KEPT)
 def _published(model: ModelConfig) -> PublishedTensors:
-    """Of the files of this digest: it is a hash of the names."""
-    return published_tensors(whole_model(model), _files[model.weights].places())
+    """Of any files of this digest: it is a hash of the names."""
+    files = _known(model)
+    assert files is not None, "it is asked of files that are known"
+    return published_tensors(whole_model(model), files.places())
 
 
 def _wanted(

@@ -20,7 +20,6 @@ from p2pswarm.models.adapters.adapter_targets import (
     settled,
 )
 from p2pswarm.models.adapters.lora_modules import (
-    MATRIX,
     LoraShape,
     add_to_embedding,
     add_to_linear,
@@ -28,7 +27,7 @@ from p2pswarm.models.adapters.lora_modules import (
     is_linear,
 )
 from p2pswarm.models.base import WholeBlock
-from p2pswarm.models.formats.expert_matrices import EXPERTS
+from p2pswarm.models.formats.expert_matrices import EXPERTS, MATRIX
 from p2pswarm.models.formats.product_modules import (
     pack_embedding,
     pack_linear,
@@ -37,6 +36,8 @@ from p2pswarm.models.formats.product_modules import (
 from p2pswarm.models.library.hf_library import conversion_of
 from p2pswarm.models.weight_tying import tied_in
 from p2pswarm.settings.config import HF, AdapterConfig, RunConfig
+
+APART = "set run.model.tie to false"  # embedding and head: two tensors that begin equal
 
 
 def full_name(number: int, block: nn.Module, name: str) -> str:
@@ -88,12 +89,32 @@ def settled_scope(run: RunConfig, blocks: Sequence[nn.Module]) -> AdapterConfig 
         return None
     kind = conversion_of(run.model.family) if run.model.family.startswith(HF) else ""
     targets = list(possible_targets(blocks, numbers, len(blocks)))
-    return settled(run.adapter, targets, names, kind)
+    found = settled(run.adapter, targets, names, kind)
+    _require_no_end(found, blocks, targets)
+    return found
+
+
+def _require_no_end(
+    adapter: AdapterConfig, blocks: Sequence[nn.Module], targets: Sequence[Target]
+) -> None:
+    """Raise Unusable for an adapter of one end of a tied model: merged, it would change both."""
+    shapes_of = LoraShapes(adapter)
+    ends = set()
+    for block in blocks:
+        if tied := tied_in(block):
+            owner, _, own = tied[0].rpartition(".")
+            ends.add((block.get_submodule(owner), own))
+    for target in targets:
+        if (target.module, target.parameter or "weight") in ends and shapes_of.of(target):
+            raise Unusable(
+                "run.adapter.targets: embedding and head are one tensor, and one end of it, "
+                f"{target.name}, would have an adapter: leave it out, or {APART}"
+            )
 
 
 def _require_tied(run: RunConfig, name: str) -> None:
     """Raise Unusable where one end of a tied model would train otherwise than the other."""
-    what, remedy = "embedding and head are one tensor", "set run.model.tie to false"
+    what, remedy = "embedding and head are one tensor", APART
     if run.adapter is not None and not is_frozen(run, name):
         raise Unusable(f"run.adapter.train: {what}, {name}, which cannot train alone: {remedy}")
     if run.adapter is None and is_frozen(run, name):

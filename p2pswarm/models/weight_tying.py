@@ -14,8 +14,8 @@ from torch import nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import Block
+from p2pswarm.models.formats.expert_matrices import MATRIX
 
-MATRIX = 2  # dimensions
 UNTIE = "leave run.model.tie out, or set it to false"
 
 

@@ -313,7 +313,7 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     if serve.device == EMULATED:
         return emulated_engine(run, stage, serve.emulated_forward_s, time.sleep)
     trust(serve.packages)
-    offer_served(run, serve)
+    run = offer_served(run, serve)
     draws = has_files(run) or not run.has_base  # else its weights, too, come from members
     check_once(run)
     numbers = stage_blocks(run, stage)

@@ -8,6 +8,8 @@ from checkpoint.test_tied_runs import DEATHS, named, norms_and_weights, train
 from core import core_of
 from safetensors import safe_open
 
+from p2pswarm.base.errors import BadCheckpoint
+from p2pswarm.checkpoint.restore import roots_by_block
 from p2pswarm.checkpoint.verification import verify
 from p2pswarm.models.model_source import resolved
 from p2pswarm.node.run.resume import check_records
@@ -28,6 +30,14 @@ def assert_as_in_a_plain_loop(run, config: RunConfig) -> None:
     for engine in run.engines.values():
         for name, ours in named(engine.weights._flat).items():
             assert (ours - theirs[name]).abs().max() <= 1e-9 * theirs[name].abs().max()
+
+
+def test_a_file_has_the_root_of_each_of_its_blocks_or_none() -> None:
+    assert roots_by_block(range(2, 4), (b"a", b"b")) == {2: b"a", 3: b"b"}
+    assert roots_by_block(range(2, 4), ()) == {}
+    for found in ((b"a",), (b"a", b"b", b"c")):
+        with pytest.raises(BadCheckpoint, match=r"with \d roots of frozen weights for 2 blocks: "):
+            roots_by_block(range(2, 4), found)
 
 
 @pytest.mark.parametrize("base", core_of(["full", "bf16", "int8", "nf4"], ["nf4"]))

@@ -100,8 +100,8 @@ def test_a_bundle_is_brought_into_the_order_of_its_boundary():
     made = boundary.ordered({"marks": marks, "memory": memory, "x": x})
 
     assert list(made) == ["x", "memory", "marks"]
-    assert boundary.value(made, x) is made
-    assert Boundary(boundary.tensors[:1], lone=True).value({"x": x}, marks) is x
+    assert boundary.value(made, {"(tokens)": x}) == made
+    assert Boundary(boundary.tensors[:1], lone=True).value({"x": x}, {"(tokens)": marks}) is x
     with pytest.raises(Unusable, match="gave x; when traced it was x, memory, marks"):
         boundary.ordered(x)
 

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from p2pswarm.data.samples.target_marks import BEGIN, NO_TARGET
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.check.model_check import check_once
+from p2pswarm.models.compute.base import BackwardSpec
+from p2pswarm.models.compute.bundle_spec import boundary_above, bundle_spec
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.tokens import first_value
+from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.document_positions import positions_of
 from p2pswarm.models.dropout import run_blocks
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
@@ -22,6 +25,11 @@ MODEL = ModelConfig(
     documents="apart", document_end=END,
 )  # fmt: skip
 RUN = RunConfig(model=MODEL, stages=2)
+MARKED = dataclasses.replace(
+    RUN,
+    model=dataclasses.replace(MODEL, documents="marked", document_end=-1),
+    batch=BatchConfig(samples="whole", microbatches=1, rows=2),
+)
 TOKENS = st.lists(st.sampled_from((1, 2, END)), min_size=1, max_size=24)
 
 
@@ -65,14 +73,24 @@ def test_joined_documents_do_see_each_other(blocks):
     assert torch.allclose(alone, scores(blocks, two), atol=1e-12)
 
 
-def test_positions_travel_exactly_and_get_no_gradient():
-    first = boundaries(RUN)[0]
+@pytest.mark.parametrize("run", ["apart", "marked"])
+@pytest.mark.parametrize("boundary", ["none", "projector"])
+def test_positions_do_not_travel_because_each_stage_makes_them_of_its_tokens(run, boundary):
+    run = RUN if run == "apart" else MARKED
+    run = dataclasses.replace(run, model=dataclasses.replace(run.model, boundary=boundary))
+    tokens = torch.randint(0, END, (run.batch.rows, 13))
+    tokens[:, 5] = END | BEGIN if run.batch.marked else END
+    stages = [torch_engine(run, stage, torch.device("cpu"), 0) for stage in (0, 1)]
+    for each in stages:
+        each.weights.reset(draw=True)
+    whole = ReferenceTrainer(run, rounded=False)
 
-    assert [(each.key, each.dtype) for each in first.tensors] == [
-        ("x", torch.float64),
-        ("position", torch.int32),
-    ]
-    assert first.differentiable == ("x",)
+    given = stages[0].stage.forward((0, 0), tokens, {})
+    loss = stages[1].stage.finish(tokens, given, BackwardSpec(counting=False, returning=True)).loss
+
+    assert bundle_spec(boundary_above(run, 0)).names == ("x",)
+    assert list(given) == ["x"]
+    assert loss == pytest.approx(whole.add(tokens, 0), abs=1e-12)
 
 
 def test_stages_compute_what_the_whole_does():
@@ -83,13 +101,6 @@ def test_rows_of_any_length_keep_documents_apart():
     long = dataclasses.replace(MODEL, sequence_length=1 << 20)
 
     assert boundaries(dataclasses.replace(RUN, model=long))[0].tensors[0].shape[1] == 1 << 20
-
-
-MARKED = dataclasses.replace(
-    RUN,
-    model=dataclasses.replace(MODEL, documents="marked", document_end=-1),
-    batch=BatchConfig(samples="whole", microbatches=1, rows=2),
-)
 
 
 @pytest.mark.parametrize("boundary", ["none", "projector"])

@@ -7,10 +7,11 @@ import models.harness  # noqa: F401  registers the family
 import pytest
 
 from p2pswarm.base.errors import BadMessage, Unusable
-from p2pswarm.models.blocks import make_blocks
+from p2pswarm.models.blocks import cut_into, make_blocks
 from p2pswarm.models.compute.bundle_spec import check_model
 from p2pswarm.models.library.hf_library import requirement
 from p2pswarm.models.model_source import FILE_BYTES_MAX, resolved
+from p2pswarm.settings.config import CodecConfig, ModelConfig, RunConfig
 from p2pswarm.settings.parser import load, run_from_json, run_to_json
 
 CONFIG = {
@@ -44,6 +45,34 @@ def test_a_folder_becomes_a_model_that_needs_no_folder(tmp_path, key):
     check_model(run)
     assert resolved(run) is run
     assert run_from_json(run_to_json(run)) == run
+
+
+@pytest.mark.parametrize(
+    ("averaging", "found"),
+    [
+        ("raw", "raw"),
+        (("raw", "int-grid"), "raw"),
+        (("powersgd", "powersgd"), "powersgd"),
+    ],
+)
+def test_another_cut_has_no_list_of_averagings(averaging, found):
+    run = RunConfig(stages=2, cut=(3, 3), codecs=CodecConfig(averaging=averaging))
+    run = dataclasses.replace(run, model=ModelConfig(layers=4))
+
+    other = cut_into(run, 3)
+
+    assert (other.stages, other.cut, other.codecs.averaging) == (3, (), found)
+    assert cut_into(run, 2, (2, 4)).codecs == run.codecs
+
+
+def test_an_adapter_is_settled_whatever_the_averaging_of_each_stage(tmp_path):
+    settings = '[run]\nmodel = "hf:./tiny"\nstages = 2\nadapter = { rank = 2 }\n'
+    settings += '[run.codecs]\naveraging = ["raw", "int-grid"]\n'
+
+    run = resolved(run_of(tmp_path, CONFIG, settings))
+
+    assert run.adapter.settled
+    assert run.codecs.averagings == ("raw", "int-grid")
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -1,5 +1,6 @@
 """First weights from safetensors files: which bytes are read, and what is said of wrong ones."""
 
+import copy
 import dataclasses
 import json
 
@@ -14,8 +15,10 @@ from p2pswarm.models.compute.torch_weights import first_state
 from p2pswarm.models.library.hf_library import library_model
 from p2pswarm.models.library.weight_files import INDEX, ONE_FILE
 from p2pswarm.models.model_source import resolved
-from p2pswarm.models.pretrained import offer
+from p2pswarm.models.pretrained import offer, offer_served
 from p2pswarm.settings.config import ModelConfig, RunConfig
+from p2pswarm.settings.node_config import ServeConfig
+from p2pswarm.settings.parser import run_from_json, run_to_json
 
 CPU = torch.device("cpu")
 CONFIG = {
@@ -140,6 +143,31 @@ def test_a_server_has_a_folder_of_its_own(tmp_path):
     with pytest.raises(Unusable, match=r"set serve\.pretrained") as caught:
         drawn(other, 0)
     assert "\n" not in str(caught.value)
+
+
+def test_two_folders_with_tensors_of_the_same_names_are_two_models(tmp_path):
+    """A model and what was trained of it; a trainer's run is not the one that a server reads."""
+    runs, given = [], []
+    for number, name in enumerate(("a", "b")):
+        folder = tmp_path / name
+        folder.mkdir()
+        given.append({n: x + number for n, x in published(folder).items()})
+        write(folder, given[-1])
+        runs.append(run_of(folder))
+    server = run_from_json(run_to_json(runs[0]))
+    reads_b = offer_served(server, ServeConfig(pretrained=tmp_path / "b"))
+    reads_a = offer_served(server, ServeConfig(pretrained=tmp_path / "a"))
+
+    assert runs[0].model.weights == runs[1].model.weights
+    assert runs[0] == server == reads_a
+    again = copy.deepcopy(runs[0])
+    names = ("model.norm.weight", "lm_head.weight")
+    for run, tensors in zip(
+        (*runs, reads_a, reads_b, again), (*given, *given, given[0]), strict=True
+    ):
+        flat = drawn(dataclasses.replace(run, seed=9), 2)
+        own = dict(named_parameters(flat.numbers, flat.blocks))
+        assert all(torch.equal(own[name], tensors[name].float()) for name in names)
 
 
 def without(tensors):

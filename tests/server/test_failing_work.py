@@ -3,7 +3,10 @@
 import asyncio
 import dataclasses
 
+import models.harness  # noqa: F401  registers the family
 import pytest
+import torch
+from models.of_ours import run_as_ours
 from server.harness import CONFIG, swarm, virtual
 
 from p2pswarm.base.errors import NotComputed, Refused, Unusable
@@ -44,6 +47,38 @@ def test_torch_without_memory_is_told_with_the_remedy():
     noted, told, who = virtual(main)
     assert noted == told
     assert noted.startswith(f"{who} could not compute it: out of memory: set serve.recompute")
+
+
+def test_a_whole_number_of_a_neighbour_that_indexes_nothing_ends_no_server():
+    """Torch raises it from the frame that indexes, as from a bug of ours."""
+    skipping = dataclasses.replace(CONFIG.model, family="skipping")
+    config = dataclasses.replace(CONFIG, stages=3, model=skipping)
+
+    async def main():
+        async with swarm(config) as r:
+            await r.ready_servers(2, 3, 4)
+            (door,), (last,) = r.trainer.of_stage(0), r.trainer.of_stage(2)
+            first = r.engines[door.record.peer][-1].weights._flat.blocks[0]
+            end = r.engines[last.record.peer][-1].weights._flat.blocks[0]
+            honest = first.forward
+            first.forward = lambda x: {**honest(x), "marks": torch.full_like(x, 10**6)}
+            run_as_ours(
+                "end.forward = lambda bundle: (table[bundle['marks']], make(bundle))[1]",
+                end=end,
+                make=end.forward,
+                table=torch.zeros(8),
+            )
+            await r.trainer.push(door, 0)
+            await r.trainer.until(lambda: r.trainer.notes(Undelivered))
+            failed = r.trainer.notes(Undelivered)[0].reason
+            first.forward = honest
+            await r.trainer.push(door, 1)
+            await r.trainer.until_counted(1)
+            return failed, last.contact.peer.short, len(r.trainer.members)
+
+    reason, who, members = virtual(main)
+    assert reason.startswith(f"{who} could not compute it: torch could not compute it: index 1000")
+    assert members == 3
 
 
 def test_a_server_that_fails_fast_attracts_no_work_and_is_named():

@@ -20,7 +20,7 @@ from p2pswarm.commands.arguments import say, toml
 from p2pswarm.commands.picture import picture
 from p2pswarm.models.adapters.lora_modules import is_of_adapter
 from p2pswarm.models.base_weights.base_layout import base_tensors, size_of
-from p2pswarm.models.blocks import averagings_of, block_costs, make_blocks
+from p2pswarm.models.blocks import averagings_of, block_costs, cut_into, make_blocks
 from p2pswarm.models.model_source import resolved
 from p2pswarm.models.weight_tying import tied_in
 from p2pswarm.plan.codec_costs import codec_of
@@ -95,14 +95,12 @@ class PlanAnswer:
     def run(self) -> RunConfig:
         """The run as the plan has it."""
         (up, down), borders = self.plan.codec.ways, self.plan.borders
-        codecs = dataclasses.replace(self.asked.codecs, activation=up, gradient=down)
         cut = tuple(after - first for first, after in pairwise(borders))
         least = min(len(devices) for devices in self.plan.stages)
+        found = cut_into(self.asked, len(cut), cut)
         return dataclasses.replace(
-            self.asked,
-            stages=len(cut),
-            cut=cut,
-            codecs=codecs,
+            found,
+            codecs=dataclasses.replace(found.codecs, activation=up, gradient=down),
             min_replicas=min(self.asked.min_replicas, least),  # more would never come
         )
 
@@ -293,6 +291,10 @@ def lines(found: PlanAnswer) -> list[str]:
         else f"{plan.seconds:.3f} s a step, and no plan takes less",
         f"  {len(plan.stages)} stages; activations and gradients as {plan.codec.name}",
     ]
+    if (averaging := found.run.codecs.averaging) != found.asked.codecs.averaging:
+        text.append(
+            f'  codecs.averaging = "{averaging}": its list was of {found.asked.stages} stages'
+        )
     for stage, devices in enumerate(plan.stages):
         first, after = plan.borders[stage], plan.borders[stage + 1]
         kinds = Counter(fleet.kinds[device] for device in devices)

@@ -23,6 +23,7 @@ from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 from p2pswarm.models.formats.expert_matrices import (
     EXPERTS,
+    MATRIX,
     ExpertFactors,
     ExpertMatrices,
     Matrices,
@@ -32,7 +33,6 @@ from p2pswarm.models.formats.expert_matrices import (
 from p2pswarm.models.formats.product_modules import become, first_real, product_dtype
 
 BASE_LAYER = "base_layer"
-MATRIX = 2
 
 
 @dataclass(frozen=True, slots=True)

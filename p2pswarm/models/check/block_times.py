@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 
 from p2pswarm.models.base import Bundle
-from p2pswarm.models.blocks import block_count
+from p2pswarm.models.blocks import block_count, cut_into
 from p2pswarm.models.check.model_check import KEEP_ALL, SPEC, tokens_of
 from p2pswarm.models.compute.base import Key
 from p2pswarm.models.compute.flat_parameters import FlatParameters
@@ -34,7 +34,7 @@ def block_times_s(
     """Forward and backward of one microbatch, of each block."""
     count = block_count(run.model)
     model = replace(run.model, boundary="none")  # the modules of a cut that is not made
-    alone = replace(run, model=model, stages=count, cut=(1,) * count, start="random")
+    alone = replace(cut_into(run, count, (1,) * count), model=model, start="random", delay=0)
     tokens_BS = tokens_of(run)
     times_s, given = [], Bundle()
     for number in range(count):

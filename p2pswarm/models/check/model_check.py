@@ -25,7 +25,7 @@ from p2pswarm.data.samples.target_marks import BEGIN, NO_TARGET
 from p2pswarm.models.adapters.lora_modules import is_of_adapter
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.base_weights.dense_weights import dense_weights
-from p2pswarm.models.blocks import block_costs, stage_blocks
+from p2pswarm.models.blocks import block_costs, cut_into, stage_blocks
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.boundary_block import has_modules
 from p2pswarm.models.check.small_copy import parameter_count, shrunken
@@ -299,7 +299,7 @@ def check_rows(run: RunConfig) -> None:
     """
     if run.model.family == BUILT_IN:
         return
-    if not _rows_are_apart(dataclasses.replace(shrunken(run), stages=1, cut=())):
+    if not _rows_are_apart(cut_into(shrunken(run), 1)):
         raise Unusable(
             f"the model {run.model.family} looks at several rows of a microbatch at once, as a "
             "norm over rows does, so several devices cannot split it by rows: set serve.device to "

@@ -126,6 +126,7 @@ def shrunken(run: RunConfig, devices: int = 1) -> RunConfig:
         precision="full",
         weight_storage="full",
         codecs=codecs,
+        delay=0,  # one microbatch has nothing to overlap with
         objective=ObjectiveConfig(),  # the library's model has no other
     )
     batch = dataclasses.replace(run.batch, rows=ROWS, microbatches=1)

@@ -140,6 +140,8 @@ class Kept:
     """One microbatch between its forward and its backward."""
 
     tokens_BS: Tensor
+    targets: int
+    """How many of the tokens are targets, counted on the host."""
     given: Bundle
     """Its differentiable tensors are leaves of the graph."""
     made: list[Tensor] | None = None

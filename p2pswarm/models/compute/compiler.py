@@ -26,6 +26,7 @@ from p2pswarm.models.base import Value, bundle_of
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.precision import Precision, precision_of
+from p2pswarm.models.compute.tokens import beside_blocks
 from p2pswarm.models.compute.torch_device import first_line, place_for
 from p2pswarm.models.dropout import draws
 from p2pswarm.settings.config import RunConfig
@@ -98,7 +99,7 @@ def _given(run: RunConfig, stage: int) -> Value:
     if below is None:
         return tokens
     given = {each.key: _tensor(each.shape, each.dtype) for each in below.tensors}
-    return below.value(given, tokens)
+    return below.value(given, beside_blocks(tokens, run.model))
 
 
 def _tensor(shape: Sequence[int], dtype: torch.dtype) -> Tensor:

@@ -291,12 +291,12 @@ def load_model(
     """
     trust(packages)
     path = file_of(Path(path))
-    with opened_weights(path, original=original) as (file, run, blocks):
+    with opened_weights(path, original=original) as (file, saved, blocks):
+        run = offer_base(saved, base) if saved.has_base else saved
         numbers = range(len(blocks))
         layout = block_layout(run, numbers, blocks)
         bind(blocks, layout, zero_buffer(layout, run.model.dtype, CPU))
         if run.has_base:
-            offer_base(run, base)
             BaseMemory(run, numbers, blocks, CPU).fill()
         for name, parameter in named_parameters(numbers, blocks):
             _fill(parameter, file.get_tensor(name))

@@ -16,12 +16,11 @@ from p2pswarm.models.base import Value
 from p2pswarm.models.boundary import Boundary, boundaries
 from p2pswarm.models.compute.flat_parameters import FlatParameters, Segment, placed_parameters
 from p2pswarm.models.dropout import Around, DropoutSeeds, at_once, plainly, run_blocks
+from p2pswarm.models.formats.expert_matrices import MATRIX
 from p2pswarm.models.rounding.gradient_grid import Leaf
 from p2pswarm.settings.config import INT_GRID, RunConfig
 
 # ruff: noqa: D102  `Precision` documents `run`
-
-MATRIX = 2  # dimensions; what has fewer stays float32
 
 Made = Callable[[Any], Any]
 """Makes another function of the one that runs a block."""
@@ -151,7 +150,7 @@ class Bfloat16(Precision):
 
     def _leaf(self, parameter: nn.Parameter, place: Segment) -> Tensor:
         """The tensor that a block computes with instead of a parameter."""
-        if parameter.dim() >= MATRIX:
+        if parameter.dim() >= MATRIX:  # what has fewer dimensions stays float32
             part = self._copy_N[place.start : place.stop]
             return part.view(parameter.shape).requires_grad_()
         if parameter.dtype != torch.bfloat16:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from p2pswarm.models.base import LONE_KEY, TOKENS, Value, bundle_of
+from p2pswarm.models.base import LONE_KEY, Value, bundle_of
 from p2pswarm.models.blocks import averagings_of, block_count
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.compute.base import NotFiniteHere, Update
@@ -117,7 +117,7 @@ class BoundaryRounding:
                 crossed[name] = cast("Tensor", crossing)
             else:
                 crossed[name] = up[name](x)
-        return boundary.value(crossed, bundle_of(value).get(TOKENS))
+        return boundary.value(crossed, bundle_of(value))
 
 
 def _rounds(edge: EdgeCodecs, of: tuple[int, int]) -> list[Rounds]:
@@ -244,7 +244,7 @@ class ReferenceTrainer:
         """Add one microbatch's gradient to the sum; returns its loss, nats per target."""
         if self._grid is not None or not isinstance(self._precision, FullPrecision):
             loss, found = self._differentiated(tokens_BS, number)
-            self._add_parts(found, number)
+            self._add_parts(found, number, targets_in(tokens_BS))
             return loss
         total = self.total(tokens_BS, number)
         share = total * self._objective.share
@@ -273,7 +273,7 @@ class ReferenceTrainer:
             require_finite(found, "a gradient")
         except (Unencodable, NotFiniteHere):
             return None
-        self._add_parts(found, number)
+        self._add_parts(found, number, targets_in(tokens_BS))
         return loss
 
     def _differentiated(self, tokens_BS: Tensor, number: int) -> tuple[float, Sequence[Tensor]]:
@@ -284,7 +284,7 @@ class ReferenceTrainer:
         found = torch.autograd.grad(share, leaves, materialize_grads=True)
         return self._mean(total, tokens_BS), found
 
-    def _add_parts(self, found: Sequence[Tensor], number: int) -> None:
+    def _add_parts(self, found: Sequence[Tensor], number: int, targets: int) -> None:
         precision, grid = self._precision, self._grid
         if grid is None:
             for total, part in zip(precision.sums, found, strict=True):
@@ -295,7 +295,7 @@ class ReferenceTrainer:
         given = list(zip(precision.leaves, found, precision.sums, squares, strict=True))
         rounded = [each for each in given if each[0].block in self._on_grid]
         leaves, parts, totals, norms = zip(*rounded, strict=True)
-        grid.add(leaves, parts, totals, norms, (self.version, number))
+        grid.add(leaves, parts, totals, norms, (self.version, number), targets)
         for leaf, part, total, _ in given:
             if leaf.block not in self._on_grid:
                 total.add_(part)

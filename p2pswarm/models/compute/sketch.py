@@ -1,7 +1,9 @@
 """Sketches: sixteen numbers that tell how far apart two tensors are, without the tensors.
 
 Units:   none; sums are taken in float64.
-Shapes:  the sketch of a bundle is the sum of its tensors', each with signs of its own.
+Shapes:  the sketch of a bundle is the sum of its tensors', each with signs of its own. Whole
+         numbers count together as long as all else: they are large, and beside their squares a
+         difference of an activation would vanish.
 Source:  count sketch, Charikar, Chen and Farach-Colton 2002, with one row.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
@@ -38,16 +40,23 @@ class Sketcher:
 
     def of(self, bundle: Bundle) -> Numbers:
         """The sketch of a bundle; empty if it has no elements, or one that is not finite."""
-        sums: Tensor | None = None
         begin = 0
+        sums: dict[bool, Tensor] = {}
+        """Of whole numbers, and of the others."""
         for x in bundle.values():
-            part = self._sums(x.detach().reshape(-1), begin)
-            sums = part if sums is None else sums + part.to(sums.device)
+            part, whole = self._sums(x.detach().reshape(-1), begin), not x.is_floating_point()
+            sums[whole] = part if whole not in sums else sums[whole] + part.to(sums[whole].device)
             begin += x.numel()
-        if sums is None or not begin:
+        if not begin:
             return ()
-        numbers = tuple(sums.tolist())
-        return numbers if all(map(math.isfinite, numbers)) else ()
+        numbers = [each.tolist() for each in sums.values()]
+        if len(sums) > 1:
+            lengths = {whole: _length(bundle, whole=whole) for whole in sums}
+            share = lengths[False] / lengths[True] if all(lengths.values()) else 1.0
+            pairs = zip(sums[False].tolist(), sums[True].tolist(), strict=True)
+            numbers = [[one + share * other for one, other in pairs]]
+        (found,) = numbers
+        return tuple(found) if all(map(math.isfinite, found)) else ()
 
     def _sums(self, x_N: Tensor, begin: int) -> Tensor:
         """Sixteen sums of elements with their signs; the first has the number `begin`."""
@@ -65,3 +74,10 @@ class Sketcher:
         raw = np.random.Philox(key=self._key).random_raw(-(-count // 64))
         bits = np.unpackbits(raw.astype("<u8").view(np.uint8), bitorder="little")[:count]
         return torch.from_numpy(bits.astype(np.int8) * 2 - 1)
+
+
+def _length(bundle: Bundle, *, whole: bool) -> float:
+    """The length of the bundle's whole numbers, or of its others, as one vector."""
+    own = [x.detach() for x in bundle.values() if x.is_floating_point() is not whole]
+    wide = [x.to(place_for(x.device, torch.float64), torch.float64) for x in own]
+    return math.hypot(*(x.norm().item() for x in wide))

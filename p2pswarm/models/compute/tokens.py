@@ -19,8 +19,8 @@ from p2pswarm.data.samples.target_marks import (
     NUMBER_SHIFT,
     NUMBER_TOKENS,
 )
-from p2pswarm.models.base import LONE_KEY, Value
-from p2pswarm.models.document_positions import MARKED, POSITION_KEY, marked_positions
+from p2pswarm.models.base import LONE_KEY, POSITION_KEY, TOKENS, Bundle, Value
+from p2pswarm.models.document_positions import KEPT_APART, MARKED, document_positions
 from p2pswarm.models.losses.cross_entropy import NO_LABEL
 from p2pswarm.settings.config import ModelConfig, RunConfig
 
@@ -79,7 +79,15 @@ def first_value(tokens_BT: Tensor, model: ModelConfig) -> Value:
     ids_BT = ids_of(tokens_BT)
     if model.documents != MARKED:
         return ids_BT
-    return {LONE_KEY: ids_BT, POSITION_KEY: marked_positions(tokens_BT)}
+    return {LONE_KEY: ids_BT, POSITION_KEY: document_positions(model, tokens_BT)}
+
+
+def beside_blocks(tokens_BT: Tensor, model: ModelConfig) -> Bundle:
+    """What may pass beside a stage's blocks: ids, and positions if documents are kept apart."""
+    made = {TOKENS: ids_of(tokens_BT)}
+    if model.documents in KEPT_APART:
+        made[POSITION_KEY] = document_positions(model, tokens_BT)
+    return made
 
 
 def labels_of(tokens_BS: Tensor) -> Tensor:

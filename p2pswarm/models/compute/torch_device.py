@@ -37,11 +37,13 @@ class DeviceLost(Unusable):
 def computing() -> Iterator[None]:
     """Raise Refused, with the remedy, for what torch cannot compute; DeviceLost for a lost device.
 
-    After an error of the device itself every later call fails too, so the server has to end.
+    After an error of the device itself every later call fails too, so the server has to end. An
+    index out of range may follow from whole numbers that a peer sent, and torch raises it without
+    a frame of its own: it is refused as well, and ends nothing.
     """
     try:
         yield
-    except (RuntimeError, MemoryError) as error:
+    except (RuntimeError, MemoryError, IndexError) as error:
         if out_of_memory(error):
             raise Refused(
                 "out of memory: lower serve.graph_mib here, or run.batch.rows, or raise run.stages "

@@ -24,6 +24,7 @@ from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.precision import Precision, precision_of
 from p2pswarm.models.compute.tokens import (
+    beside_blocks,
     checked_tokens,
     first_value,
     ids_of,
@@ -91,7 +92,8 @@ class TorchStage:
         return self._graphs.with_room(lambda: self._forward(key, tokens_BS, given))
 
     def _forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
-        kept = Kept(self._tokens(tokens_BS), self._leaves(given))
+        targets = targets_in(tokens_BS)
+        kept = Kept(self._tokens(tokens_BS), targets, self._leaves(given))
         made, with_graph = self._graphs.forward(kept, lambda around: self._made(kept, around))
         if with_graph:
             kept.made = self._ends(made)
@@ -115,14 +117,15 @@ class TorchStage:
         found = self._differentiate(made, gradients, kept.given, spec)
         came, squares = waited_for(squares_of(gradients), squares_of(found))
         refuse_infinite(came, CAME)
-        return self._counted(found, squares, spec)
+        return self._counted(found, squares, spec, kept.targets)
 
     @computing()
     def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
         return self._graphs.with_room(lambda: self._finish(tokens_BS, given, spec))
 
     def _finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
-        count = self._objective.count(len(tokens_BS), targets_in(tokens_BS))
+        targets = targets_in(tokens_BS)
+        count = self._objective.count(len(tokens_BS), targets)
         tokens_BS, leaves = self._tokens(tokens_BS), self._leaves(given)
         made = self._graphs.at_once(
             tokens_BS.shape, lambda around: self._run(tokens_BS, leaves, around)
@@ -131,7 +134,8 @@ class TorchStage:
         share = torch.full_like(total, self._objective.share)
         found = self._differentiate([total], [share], leaves, spec)
         (value,), squares = waited_for([total], squares_of(found))
-        return LossResult(mean_loss(value, count), self._counted(found, squares, spec))
+        loss = mean_loss(value, count)
+        return LossResult(loss, self._counted(found, squares, spec, targets))
 
     @computing()
     @torch.no_grad()
@@ -174,7 +178,7 @@ class TorchStage:
     def _run(self, tokens_BS: Tensor, given: Bundle, around: Around = at_once) -> Value:
         tokens_BT, flat = tokens_BS[:, :-1], self._flat
         if self._below is not None:
-            value = self._below.value(given, ids_of(tokens_BT))
+            value = self._below.value(given, beside_blocks(tokens_BT, self._model))
         else:
             value = first_value(tokens_BT, self._model)
         dropout = dropout_seeds(self._seed, flat.numbers, flat.blocks, ids_of(tokens_BS))
@@ -203,25 +207,30 @@ class TorchStage:
         return torch.autograd.grad(ends, wanted, gradients, materialize_grads=True)
 
     def _counted(
-        self, found: Sequence[Tensor], squares: Sequence[float], spec: BackwardSpec
+        self, found: Sequence[Tensor], squares: Sequence[float], spec: BackwardSpec, targets: int
     ) -> Bundle:
-        """Add the gradients of the weights, whose sums of squares come too; return the input's."""
+        """Add the gradients of the weights, whose sums of squares come too; return the input's.
+
+        `targets`: of the microbatch.
+        """
         self.gradient_norm = 0.0
         refuse_infinite(squares, "a gradient")
         names = self._returned if spec.returning else ()
         if spec.counting:
             self.gradient_norm = math.sqrt(sum(squares[: len(found) - len(names)]))
         if spec.may_add():
-            self._add(found, squares, spec)
+            self._add(found, squares, spec, targets)
         return dict(zip(names, found[len(found) - len(names) :], strict=True))
 
-    def _add(self, found: Sequence[Tensor], squares: Sequence[float], spec: BackwardSpec) -> None:
+    def _add(
+        self, found: Sequence[Tensor], squares: Sequence[float], spec: BackwardSpec, targets: int
+    ) -> None:
         """Add gradients to the sum: all of them, or the sum is of no use any more."""
         precision = self._precision
         try:
             if self._grid is not None:
                 of = spec.step, spec.microbatch
-                self._grid.add(precision.leaves, found, precision.sums, squares, of)
+                self._grid.add(precision.leaves, found, precision.sums, squares, of, targets)
                 return
             for total, part in zip(precision.sums, found, strict=False):
                 total.add_(part)

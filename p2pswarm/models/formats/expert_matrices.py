@@ -20,9 +20,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
+MATRIX = 2  # dimensions
 EXPERTS = 3  # dimensions of a parameter that has a matrix for each expert
 ROWS = 2  # dimensions of what such a matrix is multiplied with
 PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
+OPERATORS = (
+    *("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__"),
+    *("__rtruediv__", "__matmul__", "__rmatmul__", "__neg__", "__getitem__", "__iter__", "__len__"),
+)
+"""What Python looks up in the class, and not by `__getattr__`."""
 
 
 class Matrices(Protocol):
@@ -100,7 +106,28 @@ class _Stand:
 
 
 def _real(value: Any) -> Any:
-    return value.dense() if isinstance(value, _Stand) else value
+    """A value with tensors for all that stand for them, also in lists, as `torch.stack` has them.
+
+    They are found by what they are: an equal sign would compare tensors element by element.
+    """
+    if isinstance(value, _Stand):
+        return value.dense()
+    if isinstance(value, list | tuple):
+        made = [_real(each) for each in value]
+        changed = any(one is not other for one, other in zip(made, value, strict=True))
+        return (made if isinstance(value, list) else tuple(made)) if changed else value
+    return value
+
+
+def _done_with_dense(operator: str) -> Callable[..., Any]:
+    def done(self: _Stand, *given: Any) -> Any:
+        return getattr(self.dense(), operator)(*map(_real, given))
+
+    return done
+
+
+for _operator in OPERATORS:
+    setattr(_Stand, _operator, _done_with_dense(_operator))
 
 
 class ExpertMatrices(_Stand):
@@ -133,6 +160,7 @@ class ExpertMatrices(_Stand):
             index = int(index)
         if not isinstance(index, int):
             return self.dense()[index]
+        index = range(len(self))[index]  # IndexError beyond the last one
         return ExpertMatrix(self._weight, self._dtype, index, self._factors, self._in_out)
 
 
@@ -158,7 +186,8 @@ class ExpertMatrix(_Stand):
     def product(self, function: object, given: Sequence[Any]) -> Tensor | None:
         """The product of rows and the matrix; None for anything else."""
         x, *others = given
-        if others != [self] or not isinstance(x, Tensor) or x.dim() != ROWS:
+        second = len(others) == 1 and others[0] is self
+        if not second or not isinstance(x, Tensor) or x.dim() != ROWS:
             return None
         if function is not F.linear and function not in PRODUCTS:
             return None

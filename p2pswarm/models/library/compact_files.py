@@ -7,7 +7,8 @@ one, under the name that the parameter has in a plain file. So nothing else has 
     MXFP4 of gpt_oss       X_blocks and X_scales
     fp8 by blocks          X with X_scale_inv
 
-Shapes:  as the dense tensors; E experts, G groups of 32 values, each with a scale.
+Shapes:  as the dense tensors; E experts, G groups of 32 values, each with a scale. All are checked
+         by the files' headers before a part is read.
 Errors:  Unusable for parts that do not go together.
 Source:  `QuantState.from_dict` of bitsandbytes 0.50; `convert_moe_packed_tensors` and
          `Fp8Dequantize` of transformers 5.24; OCP Microscaling Formats 1.0.
@@ -19,17 +20,21 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from p2pswarm.base.errors import Unusable
+from p2pswarm.base.errors import Unusable, one_line
+from p2pswarm.models.formats.expert_matrices import MATRIX
 from p2pswarm.models.library.weight_files import WeightFiles
 
 STATE = ".quant_state.bitsandbytes__"
 BLOCKS, SCALES, SCALE_INV = "_blocks", "_scales", "_scale_inv"
 STATE_BYTES_MAX = 10_000  # a table of ten settings
+MXFP4_GROUP_BYTES, MXFP4_DIMENSIONS = 16, 3
+QUANT_MAP, NESTED_MAP = 16, 256  # values of a table of bitsandbytes
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 """The values of e2m1."""
 BIAS = 127  # of an exponent, e8m0
@@ -44,7 +49,7 @@ class _CompactTensor(Protocol):
         ...
 
     def shape(self, files: "CompactFiles") -> tuple[int, ...]:
-        """The shape of the dense tensor."""
+        """The shape of the dense tensor; ValueError for parts of other sizes."""
         ...
 
     def dense(self, parts: Mapping[str, Tensor]) -> Tensor:
@@ -82,7 +87,7 @@ class CompactFiles:
         plain = [name for name in asked if name not in self._kinds]
         found = self._files.shapes(file, plain) if plain else {}
         return found | {
-            name: self._kinds[name].shape(self) for name in asked if name in self._kinds
+            name: self._shape_of(name, self._kinds[name]) for name in asked if name in self._kinds
         }
 
     def tensors(self, file: str, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
@@ -95,29 +100,42 @@ class CompactFiles:
 
     def read(self, names: Iterable[str]) -> dict[str, Tensor]:
         """Parts as they are."""
-        by_file: dict[str, list[str]] = defaultdict(list)
-        for name in names:
-            by_file[self._places[name]].append(name)
         found: dict[str, Tensor] = {}
-        for file, there in by_file.items():
+        for file, there in self._by_file(names):
             found.update(self._parts_of.tensors(file, there))
         return found
 
     def raw_shapes(self, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
         """The shapes of parts."""
         found: dict[str, tuple[int, ...]] = {}
-        for name in names:
-            found.update(self._parts_of.shapes(self._places[name], [name]))
+        for file, there in self._by_file(names):
+            found.update(self._parts_of.shapes(file, there))
         return found
 
+    def _by_file(self, names: Iterable[str]) -> Iterable[tuple[str, list[str]]]:
+        by_file: dict[str, list[str]] = defaultdict(list)
+        for name in names:
+            by_file[self._places[name]].append(name)
+        return by_file.items()
+
+    def _shape_of(self, name: str, kind: _CompactTensor) -> tuple[int, ...]:
+        with self._together(name):
+            return kind.shape(self)
+
     def _dense_of(self, name: str, kind: _CompactTensor) -> Tensor:
+        with self._together(name):
+            shape, made = kind.shape(self), kind.dense(self.read(kind.parts))
+            return made.view(shape)
+
+    @contextmanager
+    def _together(self, name: str) -> Iterator[None]:
+        """Raise Unusable for parts that are no tensor."""
         try:
-            return kind.dense(self.read(kind.parts))
+            yield
         except (ValueError, RuntimeError, LookupError, TypeError, OverflowError) as error:
-            reason = " ".join(str(error).split())
             raise Unusable(
-                f"{self.where}: the parts of {name} do not go together: {reason}: copy the files "
-                "again"
+                f"{self.where}: the parts of {name} do not go together: {one_line(error)}: copy "
+                "the files again"
             ) from error
 
 
@@ -143,27 +161,41 @@ class _Bnb:
         self.parts = (name, state, f"{name}.absmax", f"{name}.quant_map", *more)
 
     def shape(self, files: CompactFiles) -> tuple[int, ...]:
-        about = self._about(files.read([self._state])[self._state])
-        return tuple(about["shape"])
+        sizes = {part: math.prod(shape) for part, shape in files.raw_shapes(self.parts).items()}
+        if sizes[self._state] > STATE_BYTES_MAX:
+            raise ValueError(f"{self._state} has {sizes[self._state]:,} bytes")
+        about, name = self._about(files.read([self._state])[self._state]), self._name
+        shape = tuple(map(_count, about["shape"]))
+        count = math.prod(shape)
+        blocks = -(-count // max(1, _count(about["blocksize"])))
+        due = {
+            name: -(-count // 2),
+            f"{name}.absmax": blocks,
+            f"{name}.quant_map": QUANT_MAP,
+        }
+        if self._nested:
+            outer = -(-blocks // max(1, _count(about["nested_blocksize"])))
+            due |= {f"{name}.nested_absmax": outer, f"{name}.nested_quant_map": NESTED_MAP}
+        for part, size in due.items():
+            if sizes[part] != size:
+                raise ValueError(f"{part} has {sizes[part]:,} values, {size:,} are due")
+        return shape
 
     def dense(self, parts: Mapping[str, Tensor]) -> Tensor:
         about, name = self._about(parts[self._state]), self._name
-        shape, block = tuple(about["shape"]), int(about["blocksize"])
+        count = math.prod(about["shape"])
         codes = parts[name].reshape(-1).view(torch.uint8).to(torch.int32)
         values = parts[f"{name}.quant_map"].float()[torch.stack([codes >> 4, codes & 15], 1)]
-        scales = parts[f"{name}.absmax"]
+        scales = parts[f"{name}.absmax"].reshape(-1)
         if self._nested:
-            outer = parts[f"{name}.nested_absmax"].float()
-            inner = parts[f"{name}.nested_quant_map"].float()[scales.to(torch.int32)]
-            each = outer.repeat_interleave(int(about["nested_blocksize"]))[: len(inner)]
+            outer = parts[f"{name}.nested_absmax"].float().reshape(-1)
+            codes_of_scales = scales.view(torch.uint8).to(torch.int32)
+            inner = parts[f"{name}.nested_quant_map"].float().reshape(-1)[codes_of_scales]
+            each = _repeated(outer, about["nested_blocksize"], len(inner))
             scales = inner * each + float(about["nested_offset"])
-        count = math.prod(shape)
-        flat_N = values.view(-1)[:count]  # noqa: N806
-        return (flat_N * scales.float().repeat_interleave(block)[:count]).view(shape)
+        return values.view(-1)[:count] * _repeated(scales.float(), about["blocksize"], count)
 
     def _about(self, state: Tensor) -> dict[str, Any]:
-        if state.numel() > STATE_BYTES_MAX:
-            raise ValueError(f"{self._state} has {state.numel():,} bytes")
         found: dict[str, Any] = json.loads(bytes(state.view(torch.uint8).tolist()))
         return found
 
@@ -175,9 +207,13 @@ class _Mxfp4:
         self.parts = f"{name}{BLOCKS}", f"{name}{SCALES}"
 
     def shape(self, files: CompactFiles) -> tuple[int, ...]:
-        blocks = files.raw_shapes(self.parts[:1])[self.parts[0]]
-        *front, groups, half = blocks
-        return (*front[:-1], groups * half * 2, front[-1])
+        blocks, scales = (files.raw_shapes(self.parts)[part] for part in self.parts)
+        if len(blocks) < MXFP4_DIMENSIONS or blocks[-1] != MXFP4_GROUP_BYTES:
+            raise ValueError(f"{self.parts[0]} is {blocks}, (..., rows, groups, 16) is due")
+        if scales != blocks[:-1]:
+            raise ValueError(f"{self.parts[1]} is {scales}, {blocks[:-1]} is due")
+        *front, rows, groups, _ = blocks
+        return (*front, groups * MXFP4_GROUP_BYTES * 2, rows)
 
     def dense(self, parts: Mapping[str, Tensor]) -> Tensor:
         blocks, scales = (parts[name] for name in self.parts)
@@ -196,12 +232,36 @@ class _Fp8:
         self.parts = name, f"{name}{SCALE_INV}"
 
     def shape(self, files: CompactFiles) -> tuple[int, ...]:
-        return files.raw_shapes([self._name])[self._name]
+        values, scales = (files.raw_shapes(self.parts)[part] for part in self.parts)
+        blocks = [_block(size, count) for size, count in zip(values[-2:], scales[-2:], strict=True)]
+        due = *values[:-2], *(-(-s // b) for s, b in zip(values[-2:], blocks, strict=True))
+        if len(values) < MATRIX or scales != due:
+            raise ValueError(f"{self.parts[1]} is {scales} for {values}")
+        return values
 
     def dense(self, parts: Mapping[str, Tensor]) -> Tensor:
         values, scales = (parts[name].float() for name in self.parts)
         for dim in (-2, -1):
-            size, count = values.shape[dim], scales.shape[dim]
-            block = 1 << (-(-size // count) - 1).bit_length()  # the last block may be short
+            size = values.shape[dim]
+            block = _block(size, scales.shape[dim])
             scales = scales.repeat_interleave(block, dim).narrow(dim, 0, size)
         return values * scales
+
+
+def _count(given: object) -> int:
+    """A whole number of a file's settings; ValueError for anything else."""
+    if type(given) is not int or given < 0:
+        raise ValueError(f"{given!r} is no size")
+    return given
+
+
+def _repeated(scales: Tensor, block: int, count: int) -> Tensor:
+    """The scale of each of `count` values, `block` of which have one; it may be far more."""
+    return scales.repeat_interleave(min(block, count))[:count]
+
+
+def _block(size: int, count: int) -> int:
+    """The values of a block of which there are `count`; the last one may be short."""
+    if not count:
+        raise ValueError("there are no scales")
+    return 1 << max(0, -(-size // count) - 1).bit_length()

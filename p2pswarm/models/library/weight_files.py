@@ -238,7 +238,7 @@ class HubFiles:
 
     def shapes(self, file: str, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
         if (kept := kept_file(self._model, file)) is not None:
-            return FolderFiles(kept.parent).shapes(file, names)
+            return FolderFiles(kept.parent, self._types).shapes(file, names)
         return {name: self._stored(file, name).shape for name in names}
 
     def tensors(self, file: str, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:

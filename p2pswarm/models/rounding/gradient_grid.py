@@ -7,6 +7,11 @@ A block of 256 values of a parameter has one step, a power of two below `NOISE` 
 usual gradient. What is usual is in the optimizer's second moments. So the grid is a function of
 the state of a version: a newcomer, a checkpoint and a plain loop have it.
 
+Moments are of gradients of the mean over a step's targets. What is rounded is weighed as if every
+token were a target, because it is computed before the targets of the step are counted. So a
+microbatch takes the step times the share of targets among its own tokens, as a power of two. This
+share follows from its tokens, which whoever computes it has.
+
 A value becomes one of its two neighbours on the grid, each as often as the other is far. The
 chance depends on the run's seed, the step, the microbatch, the block of the model and the
 parameter's name. It depends on no stage, peer or attempt.
@@ -40,6 +45,8 @@ log = logging.getLogger(__name__)
 
 BLOCK = 256  # values of one step
 NOISE = 0.05  # what all roundings of a step add to a value, over its usual gradient, at the most
+LOWER_MAX = 6  # powers of two: of less than 1 target in 64 tokens the step is that of 1 in 64
+UNITS_LEAST = 1 << 11  # steps that any microbatch may add: some 200 times its usual gradient
 FINEST = 2.0**-6  # a block's usual gradient counts as at least this share of its parameter's
 UNKNOWN_POWER = -20  # of two: the step where no gradient was seen; a sum then reaches 8
 SUM_UNITS = 1 << 23  # the most steps in a stage's sum: two ends of a tied model add to one
@@ -84,7 +91,11 @@ class GradientGrid:
         self._kernels = kernels
         self._share = grid_share(run.batch.microbatches)
         self.units_max = SUM_UNITS // run.batch.microbatches
-        """The most steps that one microbatch adds to a value, either way; more is clamped."""
+        """The most of the least steps that one microbatch adds to a value; more is clamped."""
+        self._tokens = run.tokens_per_microbatch if run.counts_targets else 0
+        """Of a microbatch, which could be targets; 0 where all are."""
+        self._lower = _lower_of(self.units_max) if self._tokens else 0
+        """By how many powers of two a microbatch's step may be lower than the grid's."""
         liked = CHUNK_BLOCKS if square_N.device.type == "cpu" else GPU_CHUNK_BLOCKS
         largest = max((tensor.stop - tensor.start for tensor in layout.parameters), default=1)
         self._chunk_blocks = min(liked, -(-largest // BLOCK))
@@ -107,18 +118,22 @@ class GradientGrid:
         totals: Sequence[Tensor],
         squares: Sequence[float],
         of: tuple[int, int],
+        targets: int,
     ) -> None:
         """Round the finite gradients of one microbatch, and add them.
 
-        `squares`: their sums of squares; `of`: the step, and the microbatch by its global number.
+        `squares`: their sums of squares; `of`: the step, and the microbatch by its global number;
+        `targets`: how many it has.
         """
         self._follow(of[0])
+        power = self._power_of(targets)
+        finer, units_max = 2.0**power, self.units_max >> (self._lower + power)
         chance_C = self._chances(*of)
         work_C = torch.empty_like(chance_C[: self._chunk_blocks * BLOCK])
         for leaf, part, total, square in zip(leaves, parts, totals, squares, strict=False):
             number = leaf.parameter
             self.values += part.numel()
-            far = math.sqrt(square) * self._greatest[number] >= self.units_max / 2
+            far = math.sqrt(square) * self._greatest[number] >= finer * units_max / 2
             part_S, total_S, offset = part.reshape(-1), total.view(-1), self._offset(leaf)
             if self._kernels is not None and part_S.dtype == total_S.dtype:
                 self.clamped += self._kernels.add_rounded(
@@ -131,13 +146,21 @@ class GradientGrid:
                 part_C, first = part_S[places], (offset + places.start) % PERIOD
                 rounded_C = work_C[: len(part_C)]
                 drawn_C = chance_C[first : first + len(part_C)]
-                _add_scaled(drawn_C, part_C, self._per_step_B1[number][blocks], rounded_C)
+                per_step_B1 = self._per_step_B1[number][blocks] / finer
+                _add_scaled(drawn_C, part_C, per_step_B1, rounded_C)
                 rounded_C.round_()
                 if far:
-                    self.clamped += int((rounded_C.abs() > self.units_max).sum().item())
-                    rounded_C.clamp_(-self.units_max, self.units_max)
+                    self.clamped += int((rounded_C.abs() > units_max).sum().item())
+                    rounded_C.clamp_(-units_max, units_max)
                 total_C = total_S[places]
-                _add_scaled(total_C, rounded_C, self._step_B1[number][blocks], total_C)
+                step_B1 = self._step_B1[number][blocks] * finer
+                _add_scaled(total_C, rounded_C, step_B1, total_C)
+
+    def _power_of(self, targets: int) -> int:
+        """The power of two at or below the share of targets, no lower than the grid allows."""
+        if not targets or not self._tokens:
+            return 0
+        return max(math.frexp(targets / self._tokens)[1] - 1, -self._lower)
 
     def _follow(self, step: int) -> None:
         """Read the grid of another version, and tell of clamped values of the one before."""
@@ -147,7 +170,8 @@ class GradientGrid:
         if self.clamped > CLAMPED_MAX * self.values:
             log.warning(
                 "averaging int-grid: %.2g of the gradient's values before step %d were beyond the "
-                "grid and were clamped: lower the learning rate, or set codecs.averaging to raw",
+                "grid and were clamped: lower the learning rate, raise optimizer.clip_norm if most "
+                "steps are clipped, or set codecs.averaging to raw",
                 self.clamped / self.values,
                 step,
             )
@@ -175,7 +199,8 @@ class GradientGrid:
         whole = sum_by_halves(sum_B.unsqueeze(0)).mul_(1.0 / size)
         usual_B = torch.maximum(sum_B.mul_(count_B), whole * FINEST**2)
         target_B = usual_B.mul_(rise * self._share**2).clamp_(LEAST, MOST).to(torch.float32)
-        return torch.where(whole > 0, power_below_root(target_B), UNKNOWN_POWER)
+        unknown = UNKNOWN_POWER + self._lower // 2  # between finer steps and a greater sum
+        return torch.where(whole > 0, power_below_root(target_B), unknown)
 
     def _chances(self, step: int, microbatch: int) -> Tensor:
         """Draws from -1/2 to 1/2 for a microbatch, as many as a chunk at any offset needs."""
@@ -245,6 +270,11 @@ def _sample_sum(kernels: ModuleType | None) -> Tensor:
         squares = [part.double().square().sum().item() for part in parts]
         grid.add(leaves, parts, totals, squares, (2, microbatch))
     return torch.cat([sum_N.view(torch.int32), torch.tensor([grid.clamped], dtype=torch.int32)])
+
+
+def _lower_of(units_max: int) -> int:
+    """How many powers of two a step may be lower, so that all steps still add up exactly."""
+    return min(LOWER_MAX, max(0, (units_max // UNITS_LEAST).bit_length() - 1))
 
 
 def grid_share(microbatches: int) -> float:

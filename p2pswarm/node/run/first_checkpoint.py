@@ -132,6 +132,6 @@ def _pieces(weights: OwnWeights, layout: FlatLayout) -> Iterator[memoryview]:
     dtype, item_bytes, at = DTYPES[layout.dtypes[0]], layout.item_bytes[0], 0
     for tensor in layout.tensors:
         yield from (memoryview(part) for part in zeros((tensor.start - at) * item_bytes))
-        yield memoryview(bytes_of(weights.tensor(tensor.name).to(dtype).contiguous()))
+        yield memoryview(bytes_of(weights.tensor(tensor.name, dtype).contiguous()))
         at = tensor.stop
     yield from (memoryview(part) for part in zeros((layout.length - at) * item_bytes))

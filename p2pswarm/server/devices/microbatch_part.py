@@ -17,18 +17,12 @@ from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.attention.document_attention import lengths_of
-from p2pswarm.models.base import LONE_KEY, Bundle, Value
+from p2pswarm.models.base import LONE_KEY, POSITION_KEY, TOKENS, Bundle, Value
 from p2pswarm.models.blocks import block_costs
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.compute.bundle_spec import boundary_above
-from p2pswarm.models.compute.tokens import first_value, ids_of, labels_of
-from p2pswarm.models.document_positions import (
-    APART,
-    MARKED,
-    POSITION_KEY,
-    marked_positions,
-    positions_of,
-)
+from p2pswarm.models.compute.tokens import beside_blocks, first_value, ids_of, labels_of
+from p2pswarm.models.document_positions import MARKED, document_positions
 from p2pswarm.models.library.hf_library import library_config
 from p2pswarm.models.library.library_attention import attention_for
 from p2pswarm.models.losses.cross_entropy import NO_LABEL
@@ -115,7 +109,7 @@ class RowPart:
         tokens_bT = tokens[:, :-1]
         if self._below is None:
             return first_value(tokens_bT, self._model)
-        return self._below.value(given, ids_of(tokens_bT))
+        return self._below.value(given, beside_blocks(tokens_bT, self._model))
 
     def bundle(self, made: Value) -> Bundle:
         assert self._above is not None, "the last stage has a loss"
@@ -136,8 +130,6 @@ class TokenPart:
         self._run, self._group = run, group
         inner = with_positions(run)
         self._below, self._above = boundary_above(inner, stage - 1), boundary_above(inner, stage)
-        outer = boundary_above(run, stage)
-        self._given_on = tuple(each.key for each in outer.tensors) if outer else ()
         self._costs = token_costs(run.model)
         self._index_n = torch.arange(0)
         self._position_n = torch.arange(0)
@@ -173,15 +165,14 @@ class TokenPart:
 
     def value(self, given: Bundle, tokens: Tensor) -> Value:
         ids = ids_of(self.take(tokens[:, :-1].contiguous()))
-        position = {POSITION_KEY: self._position_n.unsqueeze(0)}
+        position = self._position_n.unsqueeze(0)
         if self._below is None:
-            return {LONE_KEY: ids, **position}
-        return self._below.value({**given, **position}, ids)
+            return {LONE_KEY: ids, POSITION_KEY: position}
+        return self._below.value(given, {TOKENS: ids, POSITION_KEY: position})
 
     def bundle(self, made: Value) -> Bundle:
         assert self._above is not None, "the last stage has a loss"
-        made = self._above.ordered(made)
-        return {key: made[key] for key in self._given_on}
+        return self._above.ordered(made)
 
     def labels(self, tokens: Tensor) -> Tensor:
         labels = self.take(labels_of(tokens))
@@ -191,16 +182,6 @@ class TokenPart:
 def with_positions(run: RunConfig) -> RunConfig:
     """The run whose blocks are given each token's place in its document."""
     return replace(run, model=replace(run.model, documents=MARKED))
-
-
-def document_positions(model: ModelConfig, tokens_BT: Tensor) -> Tensor:
-    """Of each token in its document; where documents are joined, a row is one."""
-    if model.documents == MARKED:
-        return marked_positions(tokens_BT)
-    if model.documents == APART:
-        return positions_of(ids_of(tokens_BT), model.document_end)
-    place_T = torch.arange(tokens_BT.shape[1], dtype=torch.int32, device=tokens_BT.device)
-    return place_T.repeat(len(tokens_BT), 1)
 
 
 def token_costs(model: ModelConfig) -> TokenCosts:

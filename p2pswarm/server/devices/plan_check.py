@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.models.blocks import cut_into
 from p2pswarm.models.check.model_check import (
     Computed,
     Gradients,
@@ -50,7 +51,7 @@ def require_right_plan(
         small = dataclasses.replace(small, base="full")  # its widths are no multiples of a scale's
     else:
         small, shares = _of_one_document(shrunken(run)), "by the tokens of a row"
-    small = dataclasses.replace(small, stages=1, cut=())
+    small = cut_into(small, 1)
     tokens_BS = tokens_of(small)
     alone = ReferenceTrainer(small, device)
     fill_factors(alone.flat)

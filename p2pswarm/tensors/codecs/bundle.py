@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.tensors.codecs.meta import RANK_MAX, TENSOR_BYTES_MAX, TensorLayout, TensorMeta
 
-BUNDLE_KEYS_MAX = 16  # an activation, a residual, positions, statistics of a router, and as many
+BUNDLE_KEYS_MAX = 16  # an activation, a residual, statistics of a router, and as many
 KEY_CHARS_MAX = 64  # settings have keys, and one line of a terminal shows them
 BUNDLE_BYTES_MAX = TENSOR_BYTES_MAX  # the same as for one tensor
 

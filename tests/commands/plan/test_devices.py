@@ -196,6 +196,16 @@ def test_a_run_does_not_wait_for_more_servers_of_a_stage_than_its_plan_has(tmp_p
     assert load(tmp_path / "plan" / "run.toml").run.min_replicas == 1
 
 
+def test_a_list_of_averagings_is_of_the_stages_that_it_was_made_for(tmp_path, capsys):
+    codecs = '[run.codecs]\naveraging = ["raw", "int-grid"]\n'
+    text = AWS + OREGON + TOKYO + "[plan]\nstages = [3]\n" + MODEL + codecs
+
+    assert plan(tmp_path, text, "--out", str(tmp_path / "plan")) == 0
+
+    assert load(tmp_path / "plan" / "run.toml").run.codecs.averaging == "raw"
+    assert 'codecs.averaging = "raw": its list was of 2 stages' in capsys.readouterr().out
+
+
 def test_links_that_need_several_connections_are_named(tmp_path, capsys):
     thin = "".join(
         LINK.format(site).replace("gbps = 1", "gbps = 0.00001") for site in ("home", "off")

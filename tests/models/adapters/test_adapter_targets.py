@@ -10,6 +10,7 @@ from models.families import EXPERTS, family_run
 from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.models.adapters.adapter_targets import pattern_entry
 from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.models.compute.bundle_spec import boundary_above, check_model
 from p2pswarm.models.compute.flat_parameters import layout_of, named_parameters
 from p2pswarm.models.model_source import resolved
 from p2pswarm.settings.config import AdapterConfig, ModelConfig, RunConfig
@@ -19,8 +20,8 @@ GPT = RunConfig(model=ModelConfig(d_model=16, heads=2, layers=2, sequence_length
 TIED = r"embedding and head are one tensor.*run\.model\.tie to false"
 
 
-def of_bytes(name: str) -> RunConfig:
-    run = family_run(name, vocab_size=256)
+def of_bytes(name: str, **settings: object) -> RunConfig:
+    run = family_run(name, vocab_size=256, **settings)
     return dataclasses.replace(run, model=dataclasses.replace(run.model, vocabulary=256))
 
 
@@ -158,6 +159,37 @@ def test_a_tied_tensor_does_not_train_at_one_end() -> None:
         settled(run, train=("blocks.0", "tied"))
     with pytest.raises(Unusable, match=TIED):
         resolved(dataclasses.replace(run, frozen=("tied.*",)))
+
+
+@pytest.mark.parametrize("family", ["gpt", "llama"])
+def test_an_embedding_may_have_the_only_adapter_of_its_stage(family: str) -> None:
+    run, name = (GPT, "token_VD") if family == "gpt" else (LLAMA, "embed_tokens")
+    blocks = block_count(run.model)
+    run = settled(dataclasses.replace(run, stages=2, cut=(1, blocks - 1)), targets=(name,))
+
+    check_model(run)
+
+    assert boundary_above(run, 0).differentiable == ("x",)
+
+
+@pytest.mark.parametrize("family", ["gpt", "llama", "gpt2"])
+@pytest.mark.parametrize("ends", [(0,), (1,), (0, 1)])
+def test_a_tied_tensor_has_no_adapter_at_one_end(family: str, ends: tuple[int, ...]) -> None:
+    """Merged, it would change both ends, and the adapters of both would be two changes of one."""
+    run = GPT if family == "gpt" else of_bytes(family, tie_word_embeddings=True)
+    inner, *names = {
+        "gpt": ("qkv", "token_VD", "score_VD"),
+        "llama": ("q_proj", "embed_tokens", "lm_head"),
+        "gpt2": ("c_attn", "wte", "lm_head"),
+    }[family]
+    targets = (inner, *(names[end] for end in ends))
+    untied = dataclasses.replace(run, model=dataclasses.replace(run.model, tie=False))
+    tied = dataclasses.replace(run, model=dataclasses.replace(run.model, tie=True))
+
+    assert settled(tied, targets=(inner,)).adapter.targets == (inner,)
+    assert settled(untied, targets=targets).adapter.settled
+    with pytest.raises(Unusable, match=rf"adapter\.targets: {TIED}"):
+        settled(tied, targets=targets)
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_tokens_pass_inside_a_process_and_do_not_travel() -> None:
 
     crossing = boundaries(run)
 
-    assert [each.tokens for each in crossing] == [True, True, True, False, False]
+    assert [each.beside for each in crossing] == [("(tokens)",)] * 3 + [()] * 2
     assert [key.name for key in engine_bundles(run, 1)[1].keys] == ["x"]
 
 

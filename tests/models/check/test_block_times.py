@@ -1,5 +1,7 @@
 """What each block takes by itself, by a clock that the blocks move."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from models.harness import RUN, Between, End, Start, run_of
@@ -43,6 +45,13 @@ def test_each_block_is_measured_by_itself_on_what_the_one_before_gave():
     times_s = block_times_s(run, CPU, lambda: clock.now_s)
 
     assert times_s == pytest.approx(COSTS_S)
+
+
+def test_a_delay_and_an_averaging_for_each_stage_do_not_matter_to_a_block():
+    run, clock = timed(stages=2)
+    run = replace(run, delay=1, codecs=replace(run.codecs, averaging=("raw", "int-grid")))
+
+    assert block_times_s(run, CPU, lambda: clock.now_s) == pytest.approx(COSTS_S)
 
 
 def test_a_better_cut_is_said_and_a_good_one_is_left_alone():

@@ -13,7 +13,7 @@ from p2pswarm.models.check.model_check import check_stages
 from p2pswarm.models.check.small_copy import HEADS, LARGE, parameter_count, shrunken
 from p2pswarm.models.library.hf_library import config_text
 from p2pswarm.models.registry import register
-from p2pswarm.settings.config import ModelConfig, RunConfig
+from p2pswarm.settings.config import CodecConfig, ModelConfig, RunConfig
 from p2pswarm.settings.objective import ObjectiveConfig
 
 LLAMA = {
@@ -68,6 +68,18 @@ def test_a_small_model_of_ones_own_stays_as_it_is():
     small = shrunken(run)
 
     assert (small.model.d_model, small.stages, small.cut) == (64, 2, (1, 1))
+
+
+@pytest.mark.parametrize("family", ["hf:llama", "own by_settings", "gpt"])
+def test_a_run_with_a_delay_and_an_averaging_for_each_stage_has_a_copy(family):
+    own_run(by_settings)
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    config = json.dumps(LLAMA | heads, sort_keys=True, separators=(",", ":"))
+    model = ModelConfig(family=family, config=config if family == "hf:llama" else "", d_model=64)
+    codecs = CodecConfig(averaging=("raw", "int-grid", "raw"))
+    run = RunConfig(stages=3, delay=1, model=model, codecs=codecs)
+
+    assert (shrunken(run).delay, shrunken(run).codecs.averaging) == (0, "raw")
 
 
 def test_a_large_one_is_made_smaller_by_its_settings():

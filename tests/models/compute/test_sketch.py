@@ -39,6 +39,22 @@ def test_the_sketch_of_a_sum_is_the_sum_of_the_sketches(seed: int, count: int, m
     assert both == pytest.approx([a + b for a, b in parts], abs=1e-9)
 
 
+def test_whole_numbers_beside_an_activation_hide_no_difference_of_it():
+    """Places in a long row are thousands, and a sketch's length is what differences count by."""
+    places = torch.arange(4096, dtype=torch.int32)
+    honest, doubled = vector(1), 2 * vector(1)
+    one, other = (Sketcher(b"s").of({"x": x, "place": places}) for x in (honest, doubled))
+
+    apart = length(tuple(a - b for a, b in zip(one, other, strict=True)))
+    wrong = places.clone()
+    wrong[7] = 10**6
+    third = Sketcher(b"s").of({"x": honest, "place": wrong})
+
+    assert apart > 0.5 * length(one)
+    assert length(tuple(a - b for a, b in zip(one, third, strict=True))) > 0.5 * length(one)
+    assert length(Sketcher(b"s").of({"place": places})) > 0
+
+
 def test_a_sketch_is_about_as_long_as_its_tensor():
     sketcher = Sketcher(b"seed")
     ratios = [length(sketcher.of({"x": v})) / v.norm().item() for v in map(vector, range(50))]
@@ -61,6 +77,7 @@ def test_one_wrong_element_shows_in_full():
 
 @pytest.mark.parametrize("key", ["x", "marks", "y"])
 def test_every_tensor_of_a_bundle_counts(key: str):
+    """Whole numbers by the share of their own length that differs, of the length of the others."""
     bundle = {"x": vector(3, 33).view(3, 11), "marks": torch.arange(20), "y": vector(4, 67)}
     other = {**bundle, key: bundle[key] + 1}
     sketcher = Sketcher(b"seed")
@@ -68,7 +85,10 @@ def test_every_tensor_of_a_bundle_counts(key: str):
     pairs = zip(sketcher.of(bundle), sketcher.of(other), strict=True)
 
     apart = length(tuple(a - b for a, b in pairs))
-    assert 0.4 < apart / math.sqrt(bundle[key].numel()) < 1.8
+    if key == "marks":
+        floats = math.hypot(bundle["x"].norm().item(), bundle["y"].norm().item())
+        apart *= torch.arange(20.0).norm().item() / floats
+    assert 0.3 < apart / math.sqrt(bundle[key].numel()) < 1.8
 
 
 def test_nothing_and_what_is_not_finite_have_no_sketch():

@@ -6,12 +6,15 @@ from models.of_ours import run_as_ours
 from torch.utils.checkpoint import CheckpointError
 
 from p2pswarm.base.errors import NotServing, Refused, Unusable
+from p2pswarm.models.base import POSITION_KEY
 from p2pswarm.models.compute.torch_device import (
     REASON_CHARS_MAX,
     computing,
     place_for,
     setting_up,
 )
+from p2pswarm.models.gpt import Layer
+from p2pswarm.settings.config import ModelConfig
 
 MPS, CUDA, CPU = (torch.device(kind) for kind in ("mps", "cuda:1", "cpu"))
 
@@ -81,6 +84,15 @@ def test_errors_of_ours_pass(error):
 def test_a_bug_of_ours_passes():
     with pytest.raises(KeyError, match="ours"):
         run_as_ours("with computing(): {}['ours']", computing=computing)
+
+
+def test_an_index_out_of_range_is_refused_because_a_peer_may_have_sent_it():
+    """Torch raises it from the frame that indexes, which is ours in the built-in model."""
+    layer = Layer(ModelConfig(d_model=8, heads=2, sequence_length=4), torch.float32)
+    bundle = {"x": torch.zeros(1, 4, 8), POSITION_KEY: torch.tensor([[0, 10**6, 2, 3]])}
+
+    with pytest.raises(Refused, match="torch could not compute it: index 1000000 is"), computing():
+        layer(bundle)
 
 
 def test_what_a_models_own_code_raises_is_a_refusal_with_its_line():

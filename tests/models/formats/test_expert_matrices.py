@@ -118,6 +118,48 @@ def test_what_is_asked_of_the_weight_itself_is_told():
     assert weight[1:3].shape == (2, OUT, INTO)
 
 
+ASKED = {
+    "matmul of it": lambda w, x: torch.matmul(w[1], x.mT),
+    "mm of it": lambda w, x: torch.mm(w[1], x.mT),
+    "mm with it": lambda w, x: torch.mm(x, w[1].mT),
+    "@ of it": lambda w, x: w[1] @ x.mT,
+    "product of two": lambda w, _: w[1] @ w[2].mT,
+    "stacked": lambda w, _: torch.stack([w[1], w[3]]),
+    "in a tuple": lambda w, _: torch.cat((w[1], w[3])),
+    "of all": lambda w, x: torch.einsum("eoi,ti->eto", w, x),
+    "listed": lambda w, _: torch.stack(list(w)),
+    "from the end": lambda w, x: x @ w[-1].mT,
+    "a row": lambda w, _: w[2][1],
+    "rows": lambda w, _: torch.stack([row for row in w[2]]),  # noqa: C416
+    "scaled": lambda w, _: -w[1] * 2 / 3 + 1,
+    "scaled from the left": lambda w, _: 1 - 2 * w[1],
+    "added": lambda w, _: w[0] + w[1],
+    "linear with a bias": lambda w, x: linear(x, w[1], bias=w[1].sum(1)),
+    "a batch": lambda w, x: linear(x.view(2, 3, INTO), w[1]),
+}
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+@pytest.mark.parametrize("what", ASKED)
+def test_whatever_is_done_with_it_is_done_with_the_dense_tensor(what, adapted):
+    module, seen = experts("nf4", False, adapted), []
+    module.look = lambda weight: seen.append((weight, weight.clone()))
+    module(torch.zeros(1, INTO, dtype=DTYPE), torch.zeros(1, dtype=torch.int64))
+    x = torch.randn(ROWS, INTO, dtype=DTYPE)
+    (stand, dense), ask = seen[0], ASKED[what]
+
+    assert torch.allclose(ask(stand, x), ask(dense, x), rtol=1e-13, atol=1e-13)
+
+
+def test_there_is_no_expert_behind_the_last():
+    module, seen = experts("nf4", False, adapted=True), []
+    module.look = seen.append
+    module(torch.zeros(1, INTO, dtype=DTYPE), torch.zeros(1, dtype=torch.int64))
+
+    with pytest.raises(IndexError):
+        seen[0][E]
+
+
 def test_a_mixture_of_the_library_takes_one_expert_at_a_time():
     """In float32 it would take a faster way otherwise, whose graph has all of them dense."""
     run = family_run("mixtral", hidden_size=64, intermediate_size=128)

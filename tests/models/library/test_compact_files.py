@@ -103,11 +103,66 @@ def test_fp8_has_a_scale_for_each_block_also_for_a_short_one(tmp_path) -> None:
     assert torch.equal(found[128:, 128:], values.float()[128:, 128:] * 4.0)
 
 
-@pytest.mark.parametrize(
-    "about", [{"shape": [7, 64]}, {"blocksize": "x"}, {"shape": "x"}, {"blocksize": 0}]
-)
-def test_parts_that_do_not_go_together_are_one_line(tmp_path, about: dict) -> None:
-    files = read(tmp_path, bnb(drawn(*SHAPE), **about))
-    with pytest.raises(Unusable, match=r"parts of a\.weight do not go together") as caught:
-        list(files.tensors(ONE_FILE, ["a.weight"]))
+BYTES = torch.zeros(2, 3, 1, 16, dtype=torch.uint8)
+STATE = "a.weight.quant_state.bitsandbytes__nf4"
+FP8 = torch.zeros(4, 4).to(torch.float8_e4m3fn)
+
+
+def mxfp4(blocks: torch.Tensor, scales: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"a.weight_blocks": blocks, "a.weight_scales": scales}
+
+
+def fp8(scales: torch.Tensor, values: torch.Tensor = FP8) -> dict[str, torch.Tensor]:
+    return {"a.weight": values, "a.weight_scale_inv": scales}
+
+
+def nested(**also: object) -> dict[str, torch.Tensor]:
+    tensors = bnb(drawn(*SHAPE), **{"nested_blocksize": 4, "nested_offset": 0.5} | also)
+    tensors["a.weight.absmax"] = torch.zeros(6, dtype=torch.uint8)
+    maps = {"nested_absmax": torch.ones(2), "nested_quant_map": torch.zeros(256)}
+    return tensors | {f"a.weight.{name}": x for name, x in maps.items()}
+
+
+ODD = {
+    "more than there is": bnb(drawn(*SHAPE), shape=[7, 64]),
+    "less than there is": bnb(drawn(*SHAPE), shape=[5, 64]),
+    "a block of text": bnb(drawn(*SHAPE), blocksize="x"),
+    "a block of a fraction": bnb(drawn(*SHAPE), blocksize=64.5),
+    "a block of nothing": bnb(drawn(*SHAPE), blocksize=0),
+    "a block as large as a memory": bnb(drawn(*SHAPE), blocksize=400_000_000),
+    "a shape of text": bnb(drawn(*SHAPE), shape="x"),
+    "a size of text": bnb(drawn(*SHAPE), shape=[2, "x"]),
+    "sizes below nothing": bnb(drawn(*SHAPE), shape=[-6, -64]),
+    "no settings": bnb(drawn(*SHAPE)) | {STATE: torch.tensor(list(b"{"), dtype=torch.uint8)},
+    "a list of settings": bnb(drawn(*SHAPE)) | {STATE: torch.tensor([91, 93], dtype=torch.uint8)},
+    "many settings": bnb(drawn(*SHAPE), more="x" * 10_000),
+    "a short table": bnb(drawn(*SHAPE)) | {"a.weight.quant_map": torch.zeros(15)},
+    "scales without theirs": nested(nested_blocksize=7),
+    "groups of one dimension": mxfp4(BYTES.view(-1), BYTES.view(-1).clone()),
+    "groups of two dimensions": mxfp4(BYTES.view(6, 16), torch.zeros(6, dtype=torch.uint8)),
+    "groups of another size": mxfp4(BYTES.view(2, 3, 2, 8), torch.zeros(2, 3, 2).byte()),
+    "fewer exponents": mxfp4(BYTES, torch.zeros(2, 3, dtype=torch.uint8)),
+    "no scales": fp8(torch.zeros(0, 0)),
+    "more scales than values": fp8(torch.ones(9, 9)),
+    "a scale for all": fp8(torch.tensor(1.0)),
+    "a vector": fp8(torch.ones(1), FP8[0]),
+    "other experts": fp8(torch.ones(2, 1, 1), FP8.expand(3, 4, 4).contiguous()),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_parts_that_do_not_go_together_are_one_line(tmp_path, what: str) -> None:
+    files = read(tmp_path, ODD[what])
+    with pytest.raises(Unusable, match=r"parts of a\.weight do not go together: .") as caught:
+        files.shapes(ONE_FILE, ["a.weight"])
     assert "\n" not in str(caught.value)
+    with pytest.raises(Unusable, match=r"parts of a\.weight do not go together: .") as caught:
+        list(files.tensors(ONE_FILE, ["a.weight"]))
+
+
+def test_a_block_larger_than_its_tensor_takes_no_memory(tmp_path) -> None:
+    tensors = bnb(drawn(1, 64), blocksize=400_000_000_000)
+    found = dict(read(tmp_path, tensors).tensors(ONE_FILE, ["a.weight"]))["a.weight"]
+    save_file(bnb(drawn(1, 64)), tmp_path / ONE_FILE)
+    usual = CompactFiles(FolderFiles(tmp_path), FolderFiles(tmp_path, EVERY_TYPE))
+    assert torch.equal(found, dict(usual.tensors(ONE_FILE, ["a.weight"]))["a.weight"])

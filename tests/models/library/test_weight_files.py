@@ -12,21 +12,24 @@ from safetensors import safe_open
 from safetensors.torch import save
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.hub import library
+from p2pswarm.data.hub import Pinned, library
 from p2pswarm.models import pretrained
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import FlatParameters, named_parameters
 from p2pswarm.models.compute.inference import load_model
 from p2pswarm.models.compute.torch_weights import first_state
+from p2pswarm.models.library.compact_files import CompactFiles
 from p2pswarm.models.library.hf_library import config_text, library_model
 from p2pswarm.models.library.weight_files import (
     DIMENSIONS_MAX,
+    EVERY_TYPE,
     HEADER_BYTES_MAX,
     INDEX,
     INSTEAD,
     LENGTH_BYTES,
     ONE_FILE,
     FolderFiles,
+    HubFiles,
     StoredTensor,
     header_bytes,
     joined,
@@ -316,6 +319,19 @@ def test_a_folder_of_that_name_is_taken_instead(tmp_path, hub, tensors):
     assert hub.asked == []
 
 
+def test_quantised_files_that_the_cache_has_whole_are_read(hub):
+    codes = {"x_blocks": torch.zeros(2, 1, 16, dtype=torch.uint8)}
+    codes["x_scales"] = torch.full((2, 1), 127, dtype=torch.uint8)
+    name = publish(hub, {ONE_FILE: save(codes)})
+    library().hf_hub_download(name, ONE_FILE, endpoint=hub.at("user"))
+    model = Pinned(name, hub.models[name].commit)
+
+    files = CompactFiles(HubFiles(model), HubFiles(model, EVERY_TYPE))
+
+    assert files.shapes(ONE_FILE, ["x"]) == {"x": (32, 2)}
+    assert not dict(files.tensors(ONE_FILE, ["x"]))["x"].any()
+
+
 def test_files_that_the_cache_has_whole_are_not_downloaded(tmp_path, hub, tensors, monkeypatch):
     name = publish(hub, files_of(tensors))
     run = run_of(tmp_path, name)
@@ -374,8 +390,8 @@ def test_a_server_with_a_folder_asks_nobody(tmp_path, hub, tensors):
         (tmp_path / file).write_bytes(data)
     hub.asked.clear()
 
-    offer_served(run, serve(str(tmp_path)))
-    flat = FlatParameters(run, stage_blocks(run, 1), CPU)
+    served = offer_served(run, serve(str(tmp_path)))
+    flat = FlatParameters(served, stage_blocks(run, 1), CPU)
     flat.draw()
     offer_served(dataclasses.replace(run, start="random"), serve("hf:some/other"))
 

@@ -22,7 +22,13 @@ from p2pswarm.models.rounding.gradient_grid import (
     power_below_root,
     sum_by_halves,
 )
-from p2pswarm.settings.config import BatchConfig, CodecConfig, OptimizerConfig, RunConfig
+from p2pswarm.settings.config import (
+    BatchConfig,
+    CodecConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+)
 from p2pswarm.tensors.flat_layout import flat_layout
 
 B = 8
@@ -55,13 +61,13 @@ class Stage:
             for t in self.layout.tensors
         ]
 
-    def add(self, microbatch, parts=None, step=1, sum_N=None):
+    def add(self, microbatch, parts=None, step=1, sum_N=None, targets=1):
         sum_N = self.sum_N if sum_N is None else sum_N
         parts = self.gradients(microbatch) if parts is None else parts
         totals = [sum_N[t.start : t.stop].view(t.shape) for t in self.layout.tensors]
         leaves = [Leaf(1, place) for place in range(len(totals))]
         squares = [x.double().square().sum().item() for x in parts]
-        self.grid.add(leaves, parts, totals, squares, (step, microbatch))
+        self.grid.add(leaves, parts, totals, squares, (step, microbatch), targets)
         return sum_N
 
     def steps(self, number):
@@ -135,6 +141,70 @@ def test_all_roundings_of_a_step_add_no_more_than_the_noise():
 
     assert off.square().mean().sqrt() <= 1.05 * NOISE  # the sum is about 1
     assert off.square().mean().sqrt() >= 0.45 * NOISE  # steps are rounded down, up to a half
+
+
+MARKED = dataclasses.replace(
+    RUN,
+    model=ModelConfig(sequence_length=64),
+    batch=BatchConfig(microbatches=B, rows=8, samples="whole"),
+)
+TOKENS = MARKED.tokens_per_microbatch
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3, 0.05, 0.02])
+def test_of_few_targets_the_noise_is_the_same(share):
+    """Moments are of gradients of a mean over targets; what is rounded is weighed by all tokens."""
+    counts = [round(share * TOKENS * (1 + uneven)) for uneven in (-0.3, 0.0, -0.1, -0.2) * 2]
+    stage = Stage(MARKED, [("blocks.1.a", (512, 64))])
+    per_target = B * TOKENS / sum(counts)
+    parts = torch.randn(B, 512, 64, generator=torch.Generator().manual_seed(3)) / B**0.5
+    parts *= torch.tensor(counts).sqrt().view(B, 1, 1) / TOKENS
+    stage.square_N[:] = (parts.sum(0).square().mean() * per_target**2).item()
+    for microbatch in range(B):
+        stage.add(microbatch, [parts[microbatch]], targets=counts[microbatch])
+
+    off = stage.sum_N.view(512, 64) - parts.sum(0)
+
+    noise = (off.square().mean() / parts.sum(0).square().mean()).sqrt()
+    assert 0.2 * NOISE <= noise <= 1.1 * NOISE  # two powers of two are rounded down
+
+
+@settings(max_examples=examples(30))
+@given(
+    st.permutations(range(B)),
+    st.lists(st.integers(0, TOKENS), min_size=B, max_size=B),
+    st.sampled_from([1e-6, 1e-3, 0.1, 1e6]),
+    st.sampled_from([0.0, 1e-4]),
+)
+def test_steps_of_microbatches_with_unequal_targets_add_up_exactly(order, targets, size, square):
+    one, other = Stage(MARKED, square=square), Stage(MARKED, square=square)
+    exact = torch.zeros_like(one.sum_N, dtype=torch.float64)
+    for microbatch in range(B):
+        parts = one.gradients(microbatch, size)
+        one.add(microbatch, parts, targets=targets[microbatch])
+        alone = torch.zeros_like(one.sum_N)
+        exact += one.add(microbatch, parts, sum_N=alone, targets=targets[microbatch])
+    for microbatch in order:
+        parts = other.gradients(microbatch, size)
+        other.add(microbatch, parts, targets=targets[microbatch])
+
+    assert torch.equal(one.sum_N.double(), exact)
+    assert torch.equal(one.sum_N.view(torch.int32), other.sum_N.view(torch.int32))
+
+
+@pytest.mark.parametrize("microbatches", [1, 8, 512, 4096, 1 << 16])
+def test_a_microbatch_of_targets_alone_has_room_among_others_with_few(microbatches):
+    batch = dataclasses.replace(MARKED.batch, microbatches=microbatches)
+    stage = Stage(dataclasses.replace(MARKED, batch=batch), [("w", (4,))], square=1e-12)
+    stage.square_N[:] = 1e-12
+    part = torch.full((4,), 1e9)
+    full = stage.add(0, [part], sum_N=torch.zeros(stage.layout.length), targets=TOKENS)[0]
+    few = stage.add(0, [part], sum_N=torch.zeros(stage.layout.length), targets=1)[0]
+    step = stage.grid._step_B1[0][0, 0]
+
+    assert full == few  # both are clamped to what all may add
+    assert full / step >= min(gradient_grid.UNITS_LEAST, stage.grid.units_max)
+    assert microbatches * full <= 2**23 * step * 2.0**-stage.grid._lower
 
 
 def test_a_step_is_a_power_of_two_of_the_usual_gradient_of_its_block():
@@ -215,7 +285,7 @@ def test_chance_is_of_seed_step_microbatch_and_block(other):
         part = torch.full((4000,), 1e-4)
         leaf = Leaf(block, 0)
         square = float(part.square().sum())
-        stage.grid.add([leaf], [part], [stage.sum_N[:4000]], [square], (step, microbatch))
+        stage.grid.add([leaf], [part], [stage.sum_N[:4000]], [square], (step, microbatch), 1)
         return stage.sum_N
 
     assert torch.equal(summed(**of), summed(**of))

@@ -18,8 +18,7 @@ from p2pswarm.models.compute.base import BackwardSpec, Engine
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.tokens import targets_in
 from p2pswarm.models.compute.torch_weights import torch_engine
-from p2pswarm.models.document_positions import MARKED, POSITION_KEY
-from p2pswarm.server.devices.microbatch_part import document_positions
+from p2pswarm.models.document_positions import MARKED
 from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.node_config import TENSOR
@@ -167,8 +166,6 @@ def engine_alone(run: RunConfig, stage: int) -> tuple[Engine, dict[str, torch.Te
     ):
         for tensor in boundary.tensors if boundary else ():
             drawn = torch.randn(tensor.shape, generator=chance, dtype=torch.float64)
-            if tensor.key == POSITION_KEY:
-                drawn = document_positions(run.model, tokens[:, :-1])
             for kind in kinds:
                 if tensor.differentiable or kind in {"given", "made"}:
                     made = drawn if kind in {"given", "gradient"} else torch.zeros_like(drawn)

@@ -20,7 +20,6 @@ from p2pswarm.models.attention.document_attention import AttentionRule
 from p2pswarm.models.losses.cross_entropy import NO_LABEL
 from p2pswarm.server.devices.microbatch_part import (
     TokenPart,
-    document_positions,
     require_tokens_apart,
 )
 from p2pswarm.server.devices.plan_check import require_right_plan
@@ -132,8 +131,7 @@ def test_each_microbatch_keeps_to_its_own_documents(tmp_path):
         gradient = {"x": shared["gradient.x"]}
         for key, tokens in (((0, 0), first), ((1, 0), second)):
             shared["tokens"].copy_(tokens)
-            shared["given.position"].copy_(document_positions(run.model, tokens[:, :-1]))
-            given = {each: shared[f"given.{each}"].clone() for each in ("x", "position")}
+            given = {"x": shared["given.x"].clone()}
             part.forward(key, keep=False)
             made = alone.stage.forward(key, tokens, given)
             assert torch.allclose(shared["made.x"], made["x"], atol=1e-13)
