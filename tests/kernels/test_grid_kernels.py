@@ -25,7 +25,7 @@ grid_kernels = pytest.importorskip("p2pswarm.kernels.grid_kernels")
 
 POOL = TensorPool()
 RUN = RunConfig(
-    batch=BatchConfig(microbatches=8),
+    batch=BatchConfig(microbatches=8, samples="whole"),
     codecs=CodecConfig(averaging="int-grid"),
     optimizer=OptimizerConfig(beta2=0.0),
 )
@@ -128,12 +128,13 @@ def sums(kernels, shapes, seed, size, square):
     rng = torch.Generator().manual_seed(seed)
     square_N = torch.rand(layout.length, generator=rng) * square
     grid, sum_N = GradientGrid(RUN, layout, square_N, kernels), torch.zeros_like(square_N)
-    for step, microbatch in ((1, 0), (1, 5), (2, 7)):
+    every = RUN.tokens_per_microbatch
+    for step, microbatch, targets in ((1, 0, every), (1, 5, every // 9), (2, 7, 1), (2, 8, 0)):
         parts = [torch.randn(t.shape, generator=rng) * size for t in layout.tensors]
         totals = [sum_N[t.start : t.stop].view(t.shape) for t in layout.tensors]
         squares = [x.double().square().sum().item() for x in parts]
         leaves = [Leaf(number, number) for number in range(len(parts))]
-        grid.add(leaves, parts, totals, squares, (step, microbatch))
+        grid.add(leaves, parts, totals, squares, (step, microbatch), targets)
         square_N.mul_(0.5)
     return sum_N.view(torch.int32).tolist(), grid.clamped, grid.values
 

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from p2pswarm.kernels import loader
 from p2pswarm.models.blocks import averagings_of
-from p2pswarm.settings.config import INT_GRID, RunConfig
+from p2pswarm.settings.config import INT_GRID, BatchConfig, RunConfig
 from p2pswarm.tensors.flat_layout import FlatLayout, FlatTensor, flat_layout
 
 log = logging.getLogger(__name__)
@@ -135,26 +135,27 @@ class GradientGrid:
             self.values += part.numel()
             far = math.sqrt(square) * self._greatest[number] >= finer * units_max / 2
             part_S, total_S, offset = part.reshape(-1), total.view(-1), self._offset(leaf)
+            per_step_B1, step_B1 = self._per_step_B1[number], self._step_B1[number]
+            if power:
+                per_step_B1, step_B1 = per_step_B1 / finer, step_B1 * finer
             if self._kernels is not None and part_S.dtype == total_S.dtype:
                 self.clamped += self._kernels.add_rounded(
                     *(part_S.detach().numpy(), chance_C.numpy(), offset),
-                    *(self._per_step_B1[number].view(-1).numpy(),),
-                    *(self._step_B1[number].view(-1).numpy(), self.units_max, total_S.numpy()),
+                    *(per_step_B1.view(-1).numpy(), step_B1.view(-1).numpy()),
+                    *(units_max, total_S.numpy()),
                 )
                 continue
             for blocks, places in self._chunks(part.numel()):
                 part_C, first = part_S[places], (offset + places.start) % PERIOD
                 rounded_C = work_C[: len(part_C)]
                 drawn_C = chance_C[first : first + len(part_C)]
-                per_step_B1 = self._per_step_B1[number][blocks] / finer
-                _add_scaled(drawn_C, part_C, per_step_B1, rounded_C)
+                _add_scaled(drawn_C, part_C, per_step_B1[blocks], rounded_C)
                 rounded_C.round_()
                 if far:
                     self.clamped += int((rounded_C.abs() > units_max).sum().item())
                     rounded_C.clamp_(-units_max, units_max)
                 total_C = total_S[places]
-                step_B1 = self._step_B1[number][blocks] * finer
-                _add_scaled(total_C, rounded_C, step_B1, total_C)
+                _add_scaled(total_C, rounded_C, step_B1[blocks], total_C)
 
     def _power_of(self, targets: int) -> int:
         """The power of two at or below the share of targets, no lower than the grid allows."""
@@ -259,7 +260,8 @@ def _sample_sum(kernels: ModuleType | None) -> Tensor:
     layout = flat_layout(("float32",) * 3, [("a", (7, 100)), ("b", (70, 300))])
     place_N = torch.arange(layout.length, dtype=torch.int32)
     square_N = (place_N % 1021).to(torch.float32).mul_(2.0**-30)
-    grid, sum_N = GradientGrid(RunConfig(), layout, square_N, kernels), torch.zeros_like(square_N)
+    run = RunConfig(batch=BatchConfig(samples="whole"))  # with targets: steps are lower for fewer
+    grid, sum_N = GradientGrid(run, layout, square_N, kernels), torch.zeros_like(square_N)
     for microbatch in range(4):
         gradient_N = ((place_N * 7919 + microbatch * 101) % 2003 - 1001).to(torch.float32)
         gradient_N.mul_(2.0**-20).div_(1 + place_N % 17)
@@ -268,7 +270,8 @@ def _sample_sum(kernels: ModuleType | None) -> Tensor:
         parts, totals = [gradient_N[each] for each in cut], [sum_N[each] for each in cut]
         leaves = [Leaf(3, number) for number in range(len(cut))]
         squares = [part.double().square().sum().item() for part in parts]
-        grid.add(leaves, parts, totals, squares, (2, microbatch))
+        targets = run.tokens_per_microbatch >> microbatch
+        grid.add(leaves, parts, totals, squares, (2, microbatch), targets)
     return torch.cat([sum_N.view(torch.int32), torch.tensor([grid.clamped], dtype=torch.int32)])
 
 
