@@ -92,21 +92,22 @@ class References:
         return self._header + part + CHECK.pack(zlib.crc32(part))
 
     def _read(self) -> None:
+        """Take what the file has; one that was torn in its header has nothing."""
         try:
             with self.path.open("rb") as file:
                 header = file.read(HEADER.size)
-                data = header + (file.read() if header == self._header else b"")
+                data = header + file.read() if header == self._header else b""
         except FileNotFoundError:
             return
         except OSError as error:
             raise Unusable(f"{self.path}: cannot be read: {error.strerror}") from error
-        if len(header) < HEADER.size and self._header.startswith(header):
-            return  # empty, or torn before anything was kept
-        if header != self._header:
+        if not self._header.startswith(header):
             raise Unusable(
                 f"{self.path}: references of another text, model or template: remove it to have "
                 "this run's computed, or name their file in train.references"
             )
+        if not data:
+            return
         place = HEADER.size
         while (end := self._read_part(data, place)) is not None:
             place = end

@@ -1,5 +1,6 @@
 """The file of references: it grows, survives a torn end, and tells another run's."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ def test_what_is_no_number_is_not_known(tmp_path: Path):
     assert found.due(2) == (0, 1, 2, 3, 4)
 
 
-@pytest.mark.parametrize("lost", [1, 20, 40, 50, 110])
+@pytest.mark.parametrize("lost", [1, 20, 40, 50, 80, 119])
 def test_of_a_torn_file_what_is_whole_counts_and_it_goes_on(tmp_path: Path, lost: int):
     path = tmp_path / "references"
     found = opened(path)
@@ -59,6 +60,22 @@ def test_of_a_torn_file_what_is_whole_counts_and_it_goes_on(tmp_path: Path, lost
     assert again.known == (0 if lost > 36 else 2)
     again.keep(again.known, [-5.0, -6.0, -7.0])
     assert opened(path).known == again.known
+
+
+def test_a_large_file_of_others_is_refused_by_its_begin(tmp_path: Path):
+    path = tmp_path / "references"
+    with path.open("wb") as file:
+        file.write(b"other")
+        file.truncate(64 << 20)
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(Unusable, match="references of another text, model or template"):
+            opened(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20, f"{peak:,} bytes"
 
 
 def test_a_flipped_bit_ends_what_is_believed(tmp_path: Path):
