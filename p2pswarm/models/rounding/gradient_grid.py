@@ -45,8 +45,8 @@ log = logging.getLogger(__name__)
 
 BLOCK = 256  # values of one step
 NOISE = 0.05  # what all roundings of a step add to a value, over its usual gradient, at the most
-LOWER_MAX = 6  # powers of two: of less than 1 target in 64 tokens the step is that of 1 in 64
-UNITS_LEAST = 1 << 11  # steps that any microbatch may add: some 200 times its usual gradient
+LOWER_MAX = 5  # powers of two: of less than 1 target in 32 tokens the step is that of 1 in 32
+UNITS_LEAST = 1 << 13  # steps that any microbatch may add: some 1,000 times its usual gradient
 FINEST = 2.0**-6  # a block's usual gradient counts as at least this share of its parameter's
 UNKNOWN_POWER = -20  # of two: the step where no gradient was seen; a sum then reaches 8
 SUM_UNITS = 1 << 23  # the most steps in a stage's sum: two ends of a tied model add to one

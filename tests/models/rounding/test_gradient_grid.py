@@ -151,7 +151,7 @@ MARKED = dataclasses.replace(
 TOKENS = MARKED.tokens_per_microbatch
 
 
-@pytest.mark.parametrize("share", [1.0, 0.3, 0.05, 0.02])
+@pytest.mark.parametrize("share", [1.0, 0.3, 0.05, 0.035])
 def test_of_few_targets_the_noise_is_the_same(share):
     """Moments are of gradients of a mean over targets; what is rounded is weighed by all tokens."""
     counts = [round(share * TOKENS * (1 + uneven)) for uneven in (-0.3, 0.0, -0.1, -0.2) * 2]
