@@ -1,4 +1,5 @@
 import gzip
+import itertools
 import json
 import tracemalloc
 from contextlib import nullcontext
@@ -92,6 +93,23 @@ def test_an_array_that_is_not_utf8_is_refused(tmp_path):
 
     with pytest.raises(Unusable, match="not UTF-8"):
         list(json_rows(path, 100))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "b.json"])
+def test_a_row_of_too_many_values_is_refused_before_it_is_made(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(module, "VALUES_MAX", 5000)
+    monkeypatch.setattr(module, "READ_BYTES", 1000)
+    texts = ['{"a": "' + "b" * 4000 + '"}'] * 9
+    rows = [*texts, *('{"a": [1' + ", 1" * count + "]}" for count in (4900, 6000))]
+    between = ", \n" if name == "b.json" else ", "
+    array = f"[{between.join(rows)}]"
+    found = json_rows(
+        written(tmp_path, array if name.endswith(".json") else "\n".join(rows), name), 10**5
+    )
+
+    assert [number for number, _ in itertools.islice(found, 10)] == list(range(1, 11))
+    with pytest.raises(Unusable, match="row 11: has over 5,000 commas and brackets: split it"):
+        next(found)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ Errors:  Unusable, in one line, with the number of the row.
 """
 
 import codecs
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -20,6 +21,9 @@ SPACE = b" \t\r\n"
 NO_SPACE = re.compile(r"[^ \t\r\n]")
 ARRAY = b"["
 INSTEAD = "remove or mend it"
+VALUES = b",[{"  # stand before each value of a list or an object, or in it
+VALUE = re.compile(r"[,\[{]")
+VALUES_MAX = 1 << 22  # of a row: each takes some 70 bytes, however few are in the file
 
 
 def json_rows(file: Path, bytes_max: int) -> Iterator[tuple[int, bytes]]:
@@ -34,6 +38,8 @@ def json_rows(file: Path, bytes_max: int) -> Iterator[tuple[int, bytes]]:
             number += 1
             if len(first) > bytes_max:
                 raise _too_long(file, number, bytes_max)
+            if len(first) > VALUES_MAX and sum(map(first.count, VALUES)) > VALUES_MAX:
+                raise _too_many(file, number)
             if first.strip():
                 yield number, first
             first = opened.readline(bytes_max + 1)
@@ -41,6 +47,10 @@ def json_rows(file: Path, bytes_max: int) -> Iterator[tuple[int, bytes]]:
 
 def _too_long(file: Path, number: int, bytes_max: int) -> Unusable:
     return Unusable(f"{file}: row {number}: longer than {bytes_max:,} bytes: split it")
+
+
+def _too_many(file: Path, number: int) -> Unusable:
+    return Unusable(f"{file}: row {number}: has over {VALUES_MAX:,} commas and brackets: split it")
 
 
 def is_array(head: bytes) -> bool:
@@ -77,13 +87,16 @@ def _element_end(
     """Where the next element ends in the text that is held; as much is read as it takes."""
     source.skip_space()
     while True:
+        text = source.text_of_values(VALUES_MAX)
         try:
-            _, end = decoder.raw_decode(source.text, source.place)
+            _, end = decoder.raw_decode(text, source.place)
             broken = None
-            if end < len(source.text):  # a number or a word at the very end may go on
+            if end < len(text):  # a number or a word at the very end may go on
                 return end
         except (ValueError, RecursionError) as error:
             broken = error
+        if len(text) < len(source.text):
+            raise _too_many(file, number) from broken
         if source.held > bytes_max:
             raise _too_long(file, number, bytes_max) from broken
         if not source.more(bytes_max):
@@ -99,25 +112,46 @@ class _Characters:
         self._file, self._opened = file, opened
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._read_bytes = READ_BYTES
-        self.text, self.place = self._decoded(begin), 0
+        self._ahead = self._decoded(begin)
+        """What was read and is not held yet: the values of an element are counted in time."""
+        self.text, self.place = "", 0
+        self.values = 0
+        """Of all that was read for the element, and for those behind it."""
 
     @property
     def held(self) -> int:
         """The characters that are held and not used."""
         return len(self.text) - self.place
 
+    def text_of_values(self, most: int) -> str:
+        """The text, up to where the next element has so many values."""
+        if self.values <= most:
+            return self.text
+        marks = VALUE.finditer(self.text, self.place)
+        beyond = next(itertools.islice(marks, most, None), None)
+        return self.text[: beyond.start()] if beyond else self.text
+
     def more(self, most: int) -> bool:
         """Read on, twice as much each time, to about `most` that are held; False at the end."""
-        data = self._opened.read(max(READ_BYTES, min(self._read_bytes, most - self.held)))
+        size = max(READ_BYTES, min(self._read_bytes, most - self.held))
         self._read_bytes *= 2
-        self.text += self._decoded(data)
-        return bool(data)
+        new, self._ahead = self._ahead[:size], self._ahead[size:]
+        there = bool(new)
+        if not there:
+            data = self._opened.read(size)
+            new, there = self._decoded(data), bool(data)
+        self.text += new
+        self.values += sum(map(new.count, VALUES.decode()))
+        return there
 
     def drop(self, end: int) -> None:
         """Forget what was used."""
-        self.place, self._read_bytes = end, READ_BYTES
+        self.place, self._read_bytes, self.values = end, READ_BYTES, 0
         if end > READ_BYTES:
-            self.text, self.place = self.text[end:], 0
+            rest = self.text[end:]
+            self.text, self.place = rest[:READ_BYTES], 0
+            if len(rest) > READ_BYTES:
+                self._ahead = rest[READ_BYTES:] + self._ahead
 
     def skip_space(self) -> None:
         """Go on to the next character; space that was passed is forgotten."""
