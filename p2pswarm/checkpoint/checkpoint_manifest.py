@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from p2pswarm.base.errors import BadCheckpoint, BadMessage, OtherCheckpoint
+from p2pswarm.base.errors import BadCheckpoint, BadMessage, OtherCheckpoint, one_line
 from p2pswarm.base.ids import PeerId
 from p2pswarm.base.version import VERSION
 from p2pswarm.checkpoint.digests import DIGEST_BYTES, PIECE_BYTES_MAX, PIECES_MAX, FileDigest
@@ -265,7 +265,7 @@ def read(data: bytes) -> SignedManifest:
         manifest = _manifest(body)
         _require_one_form(data, _signed_text(_values(manifest), key, signature))
     except (ValueError, RecursionError) as error:
-        brief = " ".join(str(error).split())[:120]
+        brief = one_line(error, 120)
         raise BadCheckpoint(f"its manifest is torn or broken: {brief}") from error
     return SignedManifest(manifest, PeerId.of_key(key))
 
