@@ -40,6 +40,8 @@ STATELESS = {
 }
 CORE = {"raw", "planes-zstd", "int8", "dither3", "nvfp4-eden"}
 """One of each way to round."""
+END = int(microbatch(0)[0, 5])
+"""A token within a row, which ends a document."""
 
 
 def test_two_stages_train_what_a_plain_loop_trains():
@@ -51,6 +53,23 @@ def test_two_stages_train_what_a_plain_loop_trains():
             return weights_of(r)
 
     assert_equal(virtual(main), plain_after(3).flat.parameters)
+
+
+@pytest.mark.parametrize("keep_bytes", [1 << 30, 0])
+def test_stages_whose_rows_keep_documents_apart_train_what_a_plain_loop_trains(keep_bytes):
+    """Only the activation crosses: each stage makes positions of its tokens."""
+    model = dataclasses.replace(CONFIG.model, documents="apart", document_end=END)
+    config = dataclasses.replace(CONFIG, model=model, stages=3, cut=(1, 2, 1))
+    assert (microbatch(0)[:, 1:-1] == END).any()
+
+    async def main():
+        async with swarm(config) as r:
+            await r.ready_servers(2, 3, 4, keep_bytes=keep_bytes)
+            for _ in range(2):
+                await r.trainer.whole_step()
+            return weights_of(r)
+
+    assert_equal(virtual(main), plain_after(2, config).flat.parameters)
 
 
 @pytest.mark.parametrize("codec", core_of(sorted(STATELESS), CORE))
