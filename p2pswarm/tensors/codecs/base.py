@@ -75,3 +75,9 @@ def bytes_of(tensor: Tensor) -> memoryview:
     """A contiguous CPU tensor's memory as bytes, without a copy."""
     flat = tensor.detach().as_strided((tensor.numel(),), (1,))  # 0 or 1 values have any stride
     return flat.view(torch.uint8).numpy().data
+
+
+def is_line(x: Tensor) -> bool:
+    """Return whether compiled loops may read and write a tensor's own memory."""
+    floats = x.dtype == torch.float32 and x.is_contiguous()
+    return floats and not x.data_ptr() % x.element_size()

@@ -38,6 +38,7 @@ from p2pswarm.tensors.codecs.base import (
     Unencodable,
     bytes_of,
     expect_bytes,
+    is_line,
 )
 from p2pswarm.tensors.codecs.codec import KeyedCodec
 from p2pswarm.tensors.codecs.hadamard import (
@@ -105,7 +106,7 @@ class Dither(KeyedCodec):
         scratch = Scratch(values.device)
         quantise, at_once = self._quantise, pool.streams.device.holds(values)
         if self._has_kernels(values, panels):
-            quantise, at_once = self._quantise_by_kernels, _is_line(rows)
+            quantise, at_once = self._quantise_by_kernels, is_line(rows)
         for group in panels.groups(at_once=at_once):
             x_PRNM = rows[group.rows].view(group.shape)
             quantise(x_PRNM, group.of(encoded), group, draw, scratch)
@@ -126,7 +127,7 @@ class Dither(KeyedCodec):
             scratch = Scratch(there.device)
             restore, at_once = self._restore, pool.apart
             if self._has_kernels(there, panels):
-                restore, at_once = self._restore_by_kernels, _is_line(rows)
+                restore, at_once = self._restore_by_kernels, is_line(rows)
             for group in panels.groups(at_once=at_once):
                 x_PRNM = rows[group.rows].view(group.shape)
                 restore(group.of(there), x_PRNM, group, draw, scratch)
@@ -234,7 +235,7 @@ class Dither(KeyedCodec):
         kernels = self.kernels
         assert kernels is not None
         exact = x_PRNM
-        if not _is_line(x_PRNM):
+        if not is_line(x_PRNM):
             exact = scratch.floats("given", x_PRNM).copy_(x_PRNM)
         work = scratch.line("made", kernels.encoding_floats(*group.shape[1:]))
         held = kernels.encode(
@@ -256,7 +257,7 @@ class Dither(KeyedCodec):
         """As `_restore`, by compiled loops."""
         kernels = self.kernels
         assert kernels is not None
-        exact = x_PRNM if _is_line(x_PRNM) else scratch.floats("made", x_PRNM)
+        exact = x_PRNM if is_line(x_PRNM) else scratch.floats("made", x_PRNM)
         right = kernels.decode(
             *(encoded.view(-1).numpy(), *group.shape, self.bits),
             *(draw.signs(x_PRNM).view(-1).numpy(), draw.period(0.5, kernels.TILE).numpy()),
@@ -286,20 +287,19 @@ class _DitherDraw(KeyDraw):
     def dither(self, like_PRNM: Tensor, less: float) -> Tensor:
         """A value's dither by its place in its panel, less a constant; the same in all panels."""
         shape = like_PRNM.shape[1:]
-        count = shape.numel()
-        table = self._tables.get((count, less))
-        if table is None:
-            once = self._dither.to(like_PRNM.device) - less
-            table = once.repeat(-(-count // PERIOD))[:count]
-            self._tables[count, less] = table
-        return table.view(shape)
+        return self._table(shape.numel(), less, like_PRNM.device).view(shape)
 
     def period(self, less: float, more: int) -> Tensor:
         """The dither of each place of a period and of the first `more` again, less a constant."""
-        table = self._tables.get((PERIOD + more, less))
+        return self._table(PERIOD + more, less, self._dither.device)
+
+    def _table(self, count: int, less: float, device: torch.device) -> Tensor:
+        """The dither of the first `count` places, less a constant."""
+        table = self._tables.get((count, less))
         if table is None:
-            once = self._dither - less
-            table = self._tables[PERIOD + more, less] = torch.cat([once, once[:more]])
+            once = self._dither.to(device) - less
+            table = once.repeat(-(-count // PERIOD))[:count]
+            self._tables[count, less] = table
         return table
 
 
@@ -383,12 +383,6 @@ class _Panels:
             yield group
             row += panels * rows
             byte += panels * group.panel_bytes
-
-
-def _is_line(x: Tensor) -> bool:
-    """Return whether kernels may read and write a tensor's own memory."""
-    floats = x.dtype == torch.float32 and x.is_contiguous()
-    return floats and not x.data_ptr() % x.element_size()
 
 
 def _steps(codes: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from p2pswarm.base.errors import BadMessage
-from p2pswarm.tensors.codecs.base import TORCH, WIDE, Decoder, TensorUse, bytes_of
+from p2pswarm.tensors.codecs.base import TORCH, WIDE, Decoder, TensorUse, bytes_of, is_line
 from p2pswarm.tensors.codecs.codec import Codec, CodecKind
 from p2pswarm.tensors.codecs.exact import (
     SCRATCH_BYTES,
@@ -72,7 +72,7 @@ class IntGrid(Codec):
         """Encode on the CPU, where zstd runs."""
         values_N = pool.on_host(tensor).view(-1)
         whole = _WholeNumbers(values_N.numel(), pool, 1)
-        kernels = self.kernels if fits(values_N) else None
+        kernels = self.kernels if is_line(values_N) else None
         planes = whole.count(values_N) if kernels is None else whole.count_by(kernels, values_N)
         if planes:
             packed = packed_planes(whole.columns(), whole.size_bytes, pool)
@@ -97,7 +97,7 @@ class IntGrid(Codec):
             whole = _WholeNumbers(layout.values, pool, planes)
             unpack_planes(buffer[1:], whole.columns(), whole.size_bytes)
             tensor = pool.way(layout.shape, TORCH[layout.dtype])
-            whole.restore(tensor.view(-1), self.kernels if fits(tensor) else None)
+            whole.restore(tensor.view(-1), self.kernels if is_line(tensor) else None)
             return pool.on_device(tensor)
 
         return Decoder(buffer, finish)
@@ -199,11 +199,6 @@ def _multiples(x_BC: Tensor) -> tuple[Tensor, Tensor] | None:
     whole_BC.bitwise_right_shift_((power_B + shift_B).unsqueeze(1))
     sign_BC = whole_BC >> 31
     return whole_BC.bitwise_left_shift_(1).bitwise_xor_(sign_BC), power_B.add_(POWER_BIAS)
-
-
-def fits(x_N: Tensor) -> bool:
-    """Return whether kernels may read and write a contiguous tensor's own memory."""
-    return x_N.dtype == torch.float32 and not x_N.data_ptr() % x_N.element_size()
 
 
 def _bytes_of_bits(code: int) -> int:
