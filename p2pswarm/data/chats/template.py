@@ -85,8 +85,8 @@ class ChatTemplate:
 
     def answer_frame(self, special: Mapping[str, int]) -> AnswerFrame:
         """What stands round an answer of text; `special`: names of special tokens."""
-        *asked, answer = SAMPLE * 2
-        written, prompt = self.write(Conversation([*SAMPLE * 2]), special), self.prompt(asked)
+        *asked, answer = chat = [*SAMPLE * 2]
+        written, prompt = self.write(Conversation(chat), special), self.prompt(asked)
         spans = written.answers or ((0, 0),)
         inner, last = (
             frozenset(special[name] for name in names_at_end(written.text[begin:end], special))

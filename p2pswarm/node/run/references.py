@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
@@ -144,11 +143,11 @@ def _weights(run: RunConfig) -> list[str]:
         return []
     if run.model.hub or folder is None:
         return [run.model.hub]
-    return [_digest(file, file.stat()) for file in sorted(folder.glob("*.safetensors"))]
-
-
-def _digest(file: Path, about: os.stat_result) -> str:
-    return f"{file.name} {_sha256(file, about.st_size, about.st_mtime_ns)}"
+    found = []
+    for file in sorted(folder.glob("*.safetensors")):
+        about = file.stat()
+        found.append(f"{file.name} {_sha256(file, about.st_size, about.st_mtime_ns)}")
+    return found
 
 
 @functools.cache
