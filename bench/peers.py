@@ -32,10 +32,12 @@ ENVIRONMENT = ROOT / ".venv-peers"
 WANTED = (
     "hivemind==1.1.12",
     "uvloop<0.22",  # 1.1.12 sets a loop policy that uvloop 0.22 refuses
-    *("safetensors", "zstandard"),  # our blocks import them: slow_links_peers.py trains them there
+    # Our blocks import them: slow_links_peers.py trains them there.
+    *("safetensors", "zstandard", "regex"),
 )
 PROBE = (
-    "import hivemind, os, sys, safetensors, zstandard; from hivemind import hivemind_cli as c;"
+    "import os, sys, regex, safetensors, zstandard, hivemind;"
+    "from hivemind import hivemind_cli as c;"
     "p = os.path.join(os.path.dirname(c.__file__), 'p2pd');"
     "sys.exit(hivemind.__version__ != '1.1.12' or not os.access(p, os.X_OK))"
 )
