@@ -342,7 +342,11 @@ ANY_EVENT = st.one_of(
     st.builds(Left, SERVERS, STAGES, st.sampled_from(Departure), st.just("gone"), st.just(1)),
     st.builds(Peers, st.lists(LINES, max_size=6).map(tuple)),
     st.builds(
-        Stepped, st.integers(0, 9), st.floats(), st.floats(), st.floats(), st.floats(), COUNTS
+        Stepped,
+        st.integers(0, 9),
+        *(st.floats(), st.floats(), st.floats(), st.floats()),
+        COUNTS,
+        st.floats(),
     ),
     st.sampled_from([BEGUN, Begun("", "stage", "attic", "0.1.0"), Begun("r", "r", "a", "", 1, 5)]),
 )
