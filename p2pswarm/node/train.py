@@ -51,7 +51,7 @@ from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.progress.event_lines import EventNumbers
 from p2pswarm.progress.events import Event, Report
 from p2pswarm.run.manifest import RunIdentity
-from p2pswarm.run.messages.balance import AskBalance, AskCapacities, RunCapacities
+from p2pswarm.run.messages.balance import AskBalance, AskCapacities, BalanceStatus, RunCapacities
 from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.run import RunOver
 from p2pswarm.run.messages.status import AskStatus, RunStatus
@@ -185,7 +185,7 @@ class RunReports:
         self._loop = asyncio.get_running_loop()
         self._balance = LatestBalance(identity.run, run.balance.rule)
         rpc.serve_unary(AskStatus, self._status_of)
-        rpc.serve_unary(AskBalance, lambda _, asked: self._balance.answer(asked, self._loop.time()))
+        rpc.serve_unary(AskBalance, self._balance_of)
         rpc.serve_unary(AskCapacities, self._capacities)
         cut = tuple(len(stage_blocks(run, stage)) for stage in range(run.stages))
         tell(begun(run, "trainer", machine_name(stack.config), cut, parameters, done))
@@ -203,7 +203,10 @@ class RunReports:
 
     def _status_of(self, _peer: PeerId, question: AskStatus) -> RunStatus:
         now_s = self._loop.time()
-        return self._status.answer(question, now_s, self._bans.current(now_s))
+        return self._status.answer(question, now_s, self._bans.current(now_s), self._reporter.name)
+
+    def _balance_of(self, _peer: PeerId, question: AskBalance) -> BalanceStatus:
+        return self._balance.answer(question, self._loop.time(), self._reporter.name)
 
     def _capacities(self, _peer: PeerId, question: AskCapacities) -> RunCapacities:
         rtts_s = {link.peer.raw: link.rtt_s for link in self._links() if link.rtt_s > 0}
