@@ -155,11 +155,10 @@ async def _shown(
     async with output(train.progress, f"run {name}") as show:
         hub.listen(show)
         with (
-            open_event_log(train.log, "train.log") as logged,
             recorded(train.curves, hub.tell, entry.identity.run.hex(), date_time) as told,
             contextlib.ExitStack() as sending,
         ):
-            hub.listen(logged)
+            hub.listen(sending.enter_context(open_event_log(train.log, "train.log")))
             yield sending.enter_context(sent(train.wandb, entry.identity, told))
             await asyncio.to_thread(sending.close)  # it may wait for the service, and others for us
 

@@ -272,7 +272,7 @@ class RunView:
                 "height": step.height if step else 0,
                 "head": shown(step.head, NAME_CHARS) if step else "",
             },
-            "waiting": {"stages": list(self.waiting[:STAGES_MAX]), "since": self.waiting_since},
+            "waiting": {"stages": list(self.waiting), "since": self.waiting_since},
             "why": self.why,
             "slowest": self.slowest,
             "stages": self._stage_rows(now_s),
@@ -325,7 +325,7 @@ class RunView:
     def _wait(self, stages: tuple[int, ...], at: float) -> None:
         if bool(stages) != bool(self.waiting):
             self.waiting_since = at if stages else None
-        self.waiting = stages
+        self.waiting = stages[:STAGES_MAX]
 
     def _on_step(self, event: Stepped, node: _Node, at: float) -> None:
         last, committed = self.stepped, self._committed
@@ -427,7 +427,7 @@ def _stall(stall: Stall, now_s: float) -> dict[str, Any]:
         "since": stall.since,
         "until": stall.until,
         "seconds": max(0.0, until - stall.since),
-        "waiting": list(stall.waiting[:STAGES_MAX]),
+        "waiting": list(stall.waiting),
     }
 
 
