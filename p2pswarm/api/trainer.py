@@ -14,7 +14,9 @@ from p2pswarm.api.run import Run
 from p2pswarm.base.files import Written
 from p2pswarm.commands.owner.invitations import check_asked, invite
 from p2pswarm.data.text_settings import TrainedText, settings_of
+from p2pswarm.node.progress.event_hub import numbers_of
 from p2pswarm.node.roles import role_module
+from p2pswarm.progress.event_lines import EventNumbers
 from p2pswarm.progress.events import Ended, Event
 from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.parser import from_values
@@ -162,6 +164,11 @@ class RunTrainer:
             self._trainer, self._run, Path(path), self._prepared
         )
         return written.path
+
+    @property
+    def numbers(self) -> EventNumbers:
+        """Return what numbers the events of this trainer, for lines of JSON."""
+        return numbers_of(self._entry.identity.run, self._node.stack.identity.peer_id)
 
     def _tell(self, event: Event) -> None:
         self._done = self._done or (isinstance(event, Ended) and not event.failed)

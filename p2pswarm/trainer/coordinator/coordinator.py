@@ -25,6 +25,7 @@ from p2pswarm.trainer.coordinator.decision import FROM_THE_FIRST, CoordinatorSta
 from p2pswarm.trainer.coordinator.incarnations import (
     CLASH,
     NEVER_GIVEN,
+    SILENT,
     Incarnations,
     MemberRecords,
 )
@@ -402,8 +403,7 @@ class Coordinator:
             effects += self._incarnations.end_unfenced(now_s)
         spares = partial(self.admission.spares, step=self.step)
         for one in self.silence.to_evict(self._step, self._reductions.reduction, spares, now_s):
-            reason = "it is silent, and the step waits for it"
-            effects += self._incarnations.evict_dead(one, reason, now_s)
+            effects += self._incarnations.evict_dead(one, SILENT, now_s)
         effects += self._step_end.on_deadline(now_s)
         for one, reason in self.admission.overdue(now_s):
             effects += self._incarnations.evict(one, reason, now_s)
