@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from p2pswarm.base.errors import RunEnded, SwarmError
 from p2pswarm.base.exception_group import cause_of
+from p2pswarm.base.exit_codes import FAILED, UNREAD, UNUSABLE
 from p2pswarm.base.version import VERSION
 from p2pswarm.commands import node, verify
 from p2pswarm.commands.arguments import NobodyReads, OneLineParser
@@ -25,8 +26,6 @@ from p2pswarm.progress.printable import printable
 
 ALL = (node, data, status, doctor, verify, weights, plan, simulate, closed_runs, demo)
 """In the order of `--help`."""
-FAILED, UNUSABLE = 1, 2
-UNREAD = 141  # 128 and SIGPIPE: what a shell says of a program that ends so
 
 
 def main(argv: Sequence[str]) -> int:

@@ -16,7 +16,6 @@ def check(_config: NodeConfig, _problems: Problems) -> None:
     """Find nothing wrong: this role has no settings of its own."""
 
 
-async def run(_stack: NodeStack, _prepared: None, leaving: asyncio.Event, _say: Say) -> int:
+async def run(_stack: NodeStack, _prepared: None, leaving: asyncio.Event, _say: Say) -> None:
     """Stay until asked to leave."""
     await leaving.wait()
-    return 0

@@ -18,7 +18,7 @@ from p2pswarm.node.progress.banner import greeting
 from p2pswarm.node.progress.output import STDOUT, dated, reminded
 from p2pswarm.node.progress.output import write_line as say
 from p2pswarm.node.roles import role_module
-from p2pswarm.node.shutdown import INTERRUPTED, Shutdown, unless
+from p2pswarm.node.shutdown import Shutdown, unless
 from p2pswarm.node.stack.stack import open_stack
 from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.settings.config import EMULATED
@@ -78,7 +78,7 @@ async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
         async with reminded("reading what the settings name", dated(say)):
             ready = await unless(shutdown.asked, asyncio.to_thread(_prepare, config, identity))
         if ready is None:
-            return INTERRUPTED
+            return shutdown.code
     async with open_stack(config, identity) as node, asyncio.TaskGroup() as tasks:
         contact = node.endpoint.contact
         for line in greeting(config, contact, time.monotonic() - begun_s):
@@ -88,6 +88,6 @@ async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
         if ready is None:
             ready = await asyncio.to_thread(_prepare, config, identity)
         module, prepared = ready
-        code: int = await module.run(node, prepared, shutdown.asked, dated(say))
+        code: int | None = await module.run(node, prepared, shutdown.asked, dated(say))
         watch.cancel()
-    return code
+    return shutdown.code if code is None else code

@@ -13,6 +13,7 @@ from random import Random
 import torch
 
 from p2pswarm.base.errors import RunEnded, SwarmError, Unusable
+from p2pswarm.base.exit_codes import DONE
 from p2pswarm.base.files import Written, write_text
 from p2pswarm.base.ids import PeerId
 from p2pswarm.base.problems import Problems
@@ -58,7 +59,6 @@ from p2pswarm.trainer.leadership.participant import Trainer
 from p2pswarm.trainer.reports.leadership import Leads
 from p2pswarm.trainer.reports.reports import ReferencesKnown, RunFinished, WentBack
 
-LEFT_EARLY = 130  # exit code: the run is not over; scripts should know
 SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small model's weights
 MEET_EVERY_S = 5.0  # a standby looks for other trainers; the coordinator tells it of most
 
@@ -75,8 +75,8 @@ def check(config: NodeConfig, problems: Problems) -> None:
     check_run(config, problems)
 
 
-async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, say: Say) -> int:
-    """Train from the first step to the last, or until asked to leave."""
+async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, say: Say) -> int | None:
+    """Train from the first step to the last; None if asked to leave before."""
     config, tokenizer, corpus = prepared.config, prepared.tokenizer, prepared.corpus
     stack = dataclasses.replace(stack, config=config)
     if config.run.emulated:
@@ -90,7 +90,7 @@ async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, sa
     say(describe(corpus, tokenizer))
     entry = await unless(leaving, enter_run(stack, prepared.text, say, prepared.resumed))
     if entry is None:
-        return LEFT_EARLY
+        return None
     config = dataclasses.replace(config, run=entry.identity.config)  # it may be closed by another
     stack = dataclasses.replace(stack, config=config)
     saved, lost = "", LostText(leaving)
@@ -114,10 +114,10 @@ async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, sa
     if lost.reason is not None:
         raise lost.reason
     if ended is None:
-        return LEFT_EARLY
+        return None
     if ended.failed:
         raise RunEnded(ended.reason)
-    return 0
+    return DONE
 
 
 class LostText:
@@ -322,7 +322,7 @@ async def _save_state(
     if not config.checkpoint.target or (ended is not None and ended.failed):
         return
     if ended is None:
-        say("saving a checkpoint; once more to leave without it")
+        say("saving a checkpoint; Ctrl-C leaves without it")
     await trainer.save_state()
 
 
