@@ -5,11 +5,13 @@ handlers, an interrupt ends the process at once, without a traceback, and so doe
 """
 
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 
-from p2pswarm.base.exit_codes import end_at_once
+from p2pswarm.base.exit_codes import code_of
 
 LONG_RUNNING = ("node", "train", "demo")
 """Commands that launchers start. All others end as the kernel has it, even in a solver's loop."""
@@ -24,6 +26,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, end_at_once)
     code: int = importlib.import_module("p2pswarm.command_line").main(arguments)
     return code
+
+
+def end_at_once(number: int, _frame: FrameType | None) -> None:
+    """End the process: a handler for signals while nothing has begun.
+
+    The kernel's own way will not do: it passes over SIGTERM for the first process of a container.
+    """
+    os._exit(code_of(number))
 
 
 if __name__ == "__main__":

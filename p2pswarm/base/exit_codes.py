@@ -4,9 +4,6 @@ A node that was asked to end says so, even if it handed everything over: with 0 
 book its work as done. docs/start_and_stop.md has what each launcher makes of them.
 """
 
-import os
-from types import FrameType
-
 DONE = 0
 """Nothing is left to do: the run is over, or the owner drained the node."""
 FAILED = 1
@@ -26,11 +23,3 @@ TERMINATED = OF_SIGNALS + 15
 def code_of(number: int) -> int:
     """The exit code of a process that a signal asks to end."""
     return OF_SIGNALS + number
-
-
-def end_at_once(number: int, _frame: FrameType | None) -> None:
-    """End the process: a handler for signals while nothing has begun.
-
-    The kernel's own way will not do: it passes over SIGTERM for the first process of a container.
-    """
-    os._exit(code_of(number))

@@ -9,7 +9,9 @@ import argparse
 import dataclasses
 import importlib
 import json
+import os
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,9 +35,11 @@ from p2pswarm.commands.arguments import (
 from p2pswarm.commands.settings_report import check_files, report
 from p2pswarm.node.run.invitation_text import joining
 from p2pswarm.node.stack.addresses import check
+from p2pswarm.node.stack.addresses import given as given_address
 from p2pswarm.progress.printable import printable
+from p2pswarm.settings.environment import VARIABLES, from_environment
 from p2pswarm.settings.node_config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig, ServeConfig
-from p2pswarm.settings.parser import load
+from p2pswarm.settings.parser import from_values, load
 from p2pswarm.settings.train_config import TrainConfig
 
 EXAMPLES = Path(__file__).parents[1] / "settings" / "examples"
@@ -233,7 +237,7 @@ def print_example(name: str) -> int:
 
 def settings_of(flags: argparse.Namespace) -> NodeConfig:
     """The settings of the file and the flags together."""
-    config = load(flags.config, flags.changes)
+    config = given(load(flags.config, flags.changes), environment_settings(os.environ))
     values = {name: getattr(flags, name) for name in NODE_FLAGS}
     values["bootstrap"] = tuple(flags.bootstrap or ())
     train = {name: getattr(flags, name) for name in TRAIN_FLAGS}
@@ -258,6 +262,20 @@ def settings_of(flags: argparse.Namespace) -> NodeConfig:
         raise Unusable(f"train.data is missing: name a text file or a folder in {there}")
     _check_beginning(config.train)
     return config
+
+
+def environment_settings(environ: Mapping[str, str]) -> dict[str, object]:
+    """The settings of the environment, checked as those of a file are."""
+    there = from_environment(environ)
+    values = {each.name: there[each.name] for each in fields(NodeConfig) if each.name in there}
+    try:
+        checked = from_values(NodeConfig, values)
+        for address in checked.bootstrap:
+            given_address(address, VARIABLES["bootstrap"])
+    except ValueError as error:
+        names = ", ".join(VARIABLES[name] for name in values)
+        raise Unusable(f"{names}: {error}") from error
+    return {name: getattr(checked, name) for name in values}
 
 
 def _check_tables(config: NodeConfig, file: Path) -> None:

@@ -75,7 +75,9 @@ def check(config: NodeConfig, problems: Problems) -> None:
     check_run(config, problems)
 
 
-async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, say: Say) -> int | None:
+async def run(
+    stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, say: Say
+) -> int | None:
     """Train from the first step to the last; None if asked to leave before."""
     config, tokenizer, corpus = prepared.config, prepared.tokenizer, prepared.corpus
     stack = dataclasses.replace(stack, config=config)

@@ -418,9 +418,7 @@ class Lifecycle:
             f"looking for it every {SEEK_S:.0f} s"
         )
 
-    def _finish(
-        self, reason: str, *, gave_up: bool = False, version: int | None = None
-    ) -> None:
+    def _finish(self, reason: str, *, gave_up: bool = False, version: int | None = None) -> None:
         self._move(ServerState.OVER)
         self._due_s = None
         self.end = ServerEnd(reason, gave_up, version)

@@ -5,24 +5,24 @@ A flag goes before the environment, and that before the settings file. An empty 
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
-BOOTSTRAP = "P2PSWARM_BOOTSTRAP"
-VARIABLES = {"bootstrap": BOOTSTRAP, "invite": "P2PSWARM_INVITE", "name": "P2PSWARM_NAME"}
+VARIABLES = {
+    "bootstrap": "P2PSWARM_BOOTSTRAP",
+    "invite": "P2PSWARM_INVITE",
+    "name": "P2PSWARM_NAME",
+}
 """The setting of a node, and where its value may be."""
 
 
-def from_environment(environ: Mapping[str, str]) -> dict[str, object]:
+def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings that are there. Several nodes have commas or spaces between them."""
-    found: dict[str, object] = {
+    found: dict[str, Any] = {
         setting: value
         for setting, variable in VARIABLES.items()
         if (value := environ.get(variable, "").strip())
     }
     if "bootstrap" in found:
-        found["bootstrap"] = bootstrap_of(environ)
+        nodes = re.split(r"[,\s]+", found["bootstrap"])
+        found["bootstrap"] = [each for each in nodes if each]
     return found
-
-
-def bootstrap_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The nodes through which a swarm is joined or asked."""
-    return tuple(each for each in re.split(r"[,\s]+", environ.get(BOOTSTRAP, "")) if each)

@@ -12,7 +12,8 @@ from datetime import datetime
 
 RUN, NEVER, IDLE = "run", "never", "idle:"
 IDLE_MAX_S = 10_000_000  # 115 days: a longer wait is `never`
-DAY_MINUTES = 24 * 60
+HOUR_MINUTES = 60
+DAY_MINUTES = 24 * HOUR_MINUTES
 RANGES_MAX = 24  # in a day: more is a mistake
 HOURS_CHARS_MAX = RANGES_MAX * len("00:00-00:00, ")
 RANGE = re.compile(r"([0-9]{1,2}):([0-9]{2})\s*-\s*([0-9]{1,2}):([0-9]{2})")
@@ -77,7 +78,7 @@ class ServingHours:
 
     def serves_at(self, local: datetime) -> bool:
         """Return whether a server serves when a clock on the wall shows this."""
-        minute = local.hour * 60 + local.minute
+        minute = local.hour * HOUR_MINUTES + local.minute
         return not self.ranges or any(_within(minute, *each) for each in self.ranges)
 
     def __str__(self) -> str:
@@ -88,9 +89,11 @@ def _range(text: str) -> tuple[int, int]:
     found = RANGE.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is not HH:MM-HH:MM")
-    hours = [int(digits) for digits in found.groups()]
-    begin, end = hours[0] * 60 + hours[1], hours[2] * 60 + hours[3]
-    if max(hours[1], hours[3]) >= 60 or begin >= DAY_MINUTES or end > DAY_MINUTES or begin == end:
+    begin_hour, begin_minute, end_hour, end_minute = map(int, found.groups())
+    begin = begin_hour * HOUR_MINUTES + begin_minute
+    end = end_hour * HOUR_MINUTES + end_minute
+    wrong = max(begin_minute, end_minute) >= HOUR_MINUTES or begin == end
+    if wrong or begin >= DAY_MINUTES or end > DAY_MINUTES:
         raise ValueError(f"{text!r} are no hours of a day")
     return begin, end
 
@@ -100,4 +103,4 @@ def _within(minute: int, begin: int, end: int) -> bool:
 
 
 def _clock(minute: int) -> str:
-    return f"{minute // 60:02}:{minute % 60:02}"
+    return f"{minute // HOUR_MINUTES:02}:{minute % HOUR_MINUTES:02}"

@@ -11,12 +11,12 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.models.compute.torch_device import DeviceLost
 from p2pswarm.models.model_source import resolved
 from p2pswarm.node import serve
-from p2pswarm.node.serve import check_codecs, free_for_stage
+from p2pswarm.node.stage_engine import check_codecs, free_for_stage
 from p2pswarm.settings.config import AdapterConfig, CodecConfig, RunConfig
 from p2pswarm.settings.node_config import ServeConfig
 
 PROGRAM = """
-from p2pswarm.node.serve import keep_freed_memory
+from p2pswarm.node.stage_engine import keep_freed_memory
 
 kept = keep_freed_memory()
 

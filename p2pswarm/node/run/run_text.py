@@ -6,7 +6,6 @@ from which text; it is learnt anew, and comes out the same, where that file is n
 
 import dataclasses
 import hashlib
-import os
 import re
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from p2pswarm.data.tokenizer import (
     read_tokenizer,
     train_tokenizer,
 )
+from p2pswarm.node.user_folders import cache_folder
 from p2pswarm.settings.config import HF, RunConfig
 from p2pswarm.settings.limits import BYTES, trained_tokens
 from p2pswarm.settings.node_config import NodeConfig
@@ -292,6 +292,5 @@ def cache_of(train: TrainConfig) -> Path:
 
 
 def default_cache() -> Path:
-    """The user's folder for what can be made again (XDG Base Directory Specification)."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "p2pswarm"
+    """The user's folder for what can be made again."""
+    return cache_folder()

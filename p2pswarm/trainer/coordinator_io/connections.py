@@ -226,7 +226,7 @@ class Connections:
             self._dismiss(connection)
 
     def finish(self, reason: str, version: int | None = None) -> None:
-        """The trainer leaves: tell all members why, and how many steps are done; end all streams."""
+        """The trainer leaves: tell all members why and how many steps are done; end all streams."""
         self._closed, self._last_word = True, Finished(reason[:REASON_CHARS], version)
         for connection in self._open.values():
             self._dismiss(connection)
