@@ -59,7 +59,7 @@ FROM_HELP = (
     "taken"
 )
 NODE_FLAGS = ("listen", "role", "identity", "invite", "log_level")
-TRAIN_FLAGS = ("standby", "new", "closed", "begin_from", "fresh_moments")
+TRAIN_FLAGS = ("standby", "alone", "new", "closed", "begin_from", "fresh_moments")
 NETWORK_FLAGS = ("announce", "relay_port", "relay_web")
 """The flags of `[network]` that have one value."""
 ROLE_TABLES = {"trainer": ("train", "run", "checkpoint"), "stage": ("serve",)}
@@ -130,6 +130,12 @@ def _add_train(commands: Commands) -> None:
         "--standby",
         action="store_true",
         help="found no run: stand by for this one, and lead it when its trainer is gone",
+    )
+    train.add_argument(
+        "--alone",
+        action="store_true",
+        help="serve all stages in this process, too: no other command is needed, and servers that "
+        "join later take over load",
     )
     train.add_argument(
         "--new",

@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from random import Random
 
@@ -27,6 +28,8 @@ from p2pswarm.discovery.gossip.record import Activity, FigureKey, RoleKind, figu
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.rpc.base import Rpc
+from p2pswarm.node.alone import stages_here
+from p2pswarm.node.owner_requests import OwnerRequests
 from p2pswarm.node.progress.answers import LatestBalance, LatestStatus
 from p2pswarm.node.progress.curves import recorded
 from p2pswarm.node.progress.output import date_time, output
@@ -41,6 +44,7 @@ from p2pswarm.node.run.run_entry import RunEntry, enter_run
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.node.run.run_text import describe
 from p2pswarm.node.run.weights_file import model_size, state_sizes, write_run
+from p2pswarm.node.serve import check as check_server
 from p2pswarm.node.serve import tensors_within
 from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.stack import NodeStack, Say
@@ -73,10 +77,12 @@ def prepare(config: NodeConfig, identity: Identity, say: Say) -> PreparedRun:
 def check(config: NodeConfig, problems: Problems) -> None:
     """Tell `problems` all that would keep this role from beginning."""
     check_run(config, problems)
+    if config.train.alone:
+        check_server(config, problems)
 
 
 async def run(
-    stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, say: Say
+    stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, say: Say, _owner: OwnerRequests
 ) -> int | None:
     """Train from the first step to the last; None if asked to leave before."""
     config, tokenizer, corpus = prepared.config, prepared.tokenizer, prepared.corpus
@@ -99,6 +105,7 @@ async def run(
     try:
         async with (
             _shown(config, entry) as tell,
+            _alone(stack, entry.identity, say),
             open_trainer(stack, corpus, tell, entry, lost.on_loss) as trainer,
         ):
             ended = await unless(leaving, trainer.run())
@@ -120,6 +127,13 @@ async def run(
     if ended.failed:
         raise RunEnded(ended.reason)
     return DONE
+
+
+def _alone(stack: NodeStack, run: RunIdentity, say: Say) -> AbstractAsyncContextManager[None]:
+    """The servers of a trainer that needs no other machine."""
+    if not stack.config.train.alone:
+        return contextlib.nullcontext()
+    return stages_here(stack, run, say)
 
 
 class LostText:
