@@ -39,7 +39,7 @@ from p2pswarm.node.stack.addresses import given as given_address
 from p2pswarm.progress.printable import printable
 from p2pswarm.settings.environment import VARIABLES, from_environment
 from p2pswarm.settings.node_config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig, ServeConfig
-from p2pswarm.settings.parser import from_values, load
+from p2pswarm.settings.parser import from_values, load, read_table
 from p2pswarm.settings.train_config import TrainConfig
 
 EXAMPLES = Path(__file__).parents[1] / "settings" / "examples"
@@ -285,10 +285,17 @@ def environment_settings(environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def _check_tables(config: NodeConfig, file: Path) -> None:
-    """Raise Unusable for a file that sets what another role reads, and nothing of this one's."""
-    default = NodeConfig()
+    """Raise Unusable for a file that sets what another role reads, and nothing of this one's.
+
+    Else a server's file would silently begin a swarm of its own where --bootstrap was forgotten.
+    """
+    default, table = NodeConfig(), read_table(file)
     there = {
-        role: [name for name in names if getattr(config, name) != getattr(default, name)]
+        role: [
+            name
+            for name in names
+            if name in table or getattr(config, name) != getattr(default, name)
+        ]
         for role, names in ROLE_TABLES.items()
     }
     if there.get(config.role):

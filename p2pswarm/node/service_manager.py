@@ -10,6 +10,7 @@ import sys
 
 from p2pswarm.progress.printable import printable
 
+NOTIFY_SOCKET = "NOTIFY_SOCKET"  # its name in the environment
 STATUS_CHARS = 200  # systemctl shows one line
 
 
@@ -52,4 +53,4 @@ def _one_line(text: str) -> str:
 
 def service_manager() -> ServiceManager:
     """The one of this process's environment."""
-    return ServiceManager(os.environ.get("NOTIFY_SOCKET"))
+    return ServiceManager(os.environ.get(NOTIFY_SOCKET))
