@@ -20,6 +20,7 @@ from pathlib import Path
 
 from p2pswarm.base.errors import SwarmError, Unusable
 from p2pswarm.base.files import read_small, write_durably
+from p2pswarm.base.tasks import OwnedTasks
 from p2pswarm.node.owner_requests import OwnerRequest, OwnerRequests
 from p2pswarm.node.user_folders import running_folder
 from p2pswarm.progress.printable import printable
@@ -60,17 +61,22 @@ async def owner_socket(
 ) -> AsyncIterator[None]:
     """Take the owner's requests while this block lasts. A node serves without it, too."""
     key, asking = secrets.token_hex(KEY_BYTES), asyncio.Semaphore(ASKING_MAX)
+    tasks = OwnedTasks()
 
     async def attend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, TimeoutError, ValueError):  # whoever asks is gone, or mad
+        with contextlib.closing(writer):
             if asking.locked():
                 return
             async with asking:
                 await _answer(reader, writer, key, requests)
-        writer.close()
 
     try:
-        server = await asyncio.start_server(attend, HERE, 0, limit=LINE_BYTES_MAX)
+        server = await asyncio.start_server(
+            lambda reader, writer: tasks.spawn(attend(reader, writer)),
+            HERE,
+            0,
+            limit=LINE_BYTES_MAX,
+        )
     except OSError as error:
         log.info("its owner cannot reach this node: %s", error)
         yield
@@ -82,6 +88,7 @@ async def owner_socket(
         yield
     finally:
         server.close()
+        await tasks.close()
         for file in files:
             with contextlib.suppress(OSError):
                 file.unlink()
@@ -90,17 +97,26 @@ async def owner_socket(
 async def _answer(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: str, requests: OwnerRequests
 ) -> None:
-    async with asyncio.timeout(REQUEST_S):
-        line = await reader.readline()
-    asked = json.loads(line)
-    if not isinstance(asked, dict) or not hmac.compare_digest(str(asked.get("key")), key):
+    """Answer one request of who has the key. Whoever has none is gone, or mad, hears nothing."""
+    try:
+        async with asyncio.timeout(REQUEST_S):
+            line = await reader.readline()
+        asked = json.loads(line)
+        request = OwnerRequest(asked["request"])
+        known = hmac.compare_digest(asked["key"].encode(), key.encode())
+    except (OSError, TimeoutError, ValueError, LookupError, TypeError, AttributeError):
+        return
+    except RecursionError:  # json's, for a thousand brackets
+        return
+    if not known:
         return
     try:
-        answer = {"text": await requests.carry_out(OwnerRequest(asked.get("request")))}
+        answer = {"text": await requests.carry_out(request)}
     except SwarmError as error:
         answer = {"error": str(error)}
-    writer.write(json.dumps(answer).encode() + b"\n")
-    await writer.drain()
+    with contextlib.suppress(OSError):  # the terminal was closed meanwhile
+        writer.write(json.dumps(answer).encode() + b"\n")
+        await writer.drain()
 
 
 def _write(node: RunningNode, state: Path | None) -> list[Path]:
