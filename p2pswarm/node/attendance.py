@@ -25,7 +25,7 @@ class Attendance:
         self._hours = ServingHours.of(hours)
         self.paused = False
         self._in_hours = self._hours.serves_at(local)
-        self._in_run = False
+        self._in_run = self._ended = False
         self._idle_since_s = now_s
         self._look_s = now_s + LOOK_EVERY_S if self._hours.ranges else math.inf
 
@@ -70,13 +70,17 @@ class Attendance:
             self._begin_idling(now_s)
 
     def end(self, now_s: float) -> str:
-        """Why the server ends by itself, for its owner; empty if it does not."""
-        if now_s < self._idle_ends_s():
+        """Why the server ends by itself, for its owner; empty if it does not.
+
+        Once it is to end it does, also if a run is found while it leaves.
+        """
+        self._ended = self._ended or now_s >= self._idle_ends_s()
+        if not self._ended:
             return ""
         return f"no run for {self._idle_s:.0f} s: this server ends (serve.leave)"
 
     def _idle_ends_s(self) -> float:
-        if self._idle_s is None or self._in_run or not self.serves:
+        if self._idle_s is None or self._in_run or self._ended or not self.serves:
             return math.inf
         return self._idle_since_s + self._idle_s
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from p2pswarm.base.signal import Signal
 from p2pswarm.node.attendance import Attendance
-from p2pswarm.node.shutdown import LeaveRequest
+from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.server.leadership import Seeker
 from p2pswarm.settings.node_config import ServeConfig
 
@@ -67,14 +67,8 @@ class AttendanceClock:
 
     async def pass_on(self, leaving: LeaveRequest, leave: LeaveRequest) -> None:
         """Set `leave` when the process is to end, or when the server rests or ends by itself."""
-        asked = asyncio.ensure_future(leaving.wait())
-        try:
-            while self._rule.serves and not self.end and not asked.done():
-                moved = asyncio.ensure_future(self._changed.wait())
-                await asyncio.wait((asked, moved), return_when=asyncio.FIRST_COMPLETED)
-                moved.cancel()
-        finally:
-            asked.cancel()
+        while self._rule.serves and not self.end and not leaving.is_set():
+            await unless(leaving, self._changed.wait())
         leave.grace_s = leaving.grace_s if leaving.is_set() else self._grace_s
         leave.patient = leaving.patient
         leave.set()

@@ -150,8 +150,10 @@ class ServedRun:
     def over(self) -> bool:
         """True if the run has come to its end, for sure; false if only this server's part has."""
         end, trainer = self.server.seeker.end, self.server.seeker.trainer.peer
-        if end is None or end.gave_up or end.version is None:
+        if end is None or end.version is None:
             return False
+        if end.proved:
+            return True
         said_by = None if trainer is None else trainer.raw
         return known_run(self.offer, self.server).is_over(said_by, self.offer.run, end.version)
 

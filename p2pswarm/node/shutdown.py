@@ -109,8 +109,9 @@ class Shutdown:
 
         Called on the loop.
         """
-        self.asked.grace_s = self._notice_s if not self._begun else self.asked.grace_s
-        self._begin(DONE)
+        if not self._begun:
+            self.asked.grace_s, self.asked.patient = self._notice_s, True
+            self._begin(DONE)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self._begun:

@@ -82,7 +82,9 @@ class ServerEnd:
     gave_up: bool = False
     """The run may go on: this server has only stopped looking for its trainer."""
     version: int | None = None
-    """How many steps are done, as the trainer says; None if it does not say."""
+    """How many steps are done, as a trainer says; None if none does."""
+    proved: bool = False
+    """The run is over for sure."""
 
 
 class Lifecycle:
@@ -349,7 +351,7 @@ class Lifecycle:
     def on_run_over(self, reason: str, version: int) -> None:
         """The run has come to its end while this server was away; proof is the caller's matter."""
         if self.seeking:
-            self._finish(reason, version=version)
+            self._finish(reason, version=version, proved=True)
 
     def session_lost(self, reason: str, now_s: float) -> None:
         """The session, or the try to begin one, has failed: ask the next trainer, or pause."""
@@ -418,10 +420,17 @@ class Lifecycle:
             f"looking for it every {SEEK_S:.0f} s"
         )
 
-    def _finish(self, reason: str, *, gave_up: bool = False, version: int | None = None) -> None:
+    def _finish(
+        self,
+        reason: str,
+        *,
+        gave_up: bool = False,
+        version: int | None = None,
+        proved: bool = False,
+    ) -> None:
         self._move(ServerState.OVER)
         self._due_s = None
-        self.end = ServerEnd(reason, gave_up, version)
+        self.end = ServerEnd(reason, gave_up, version, proved)
 
     def _move(self, state: ServerState) -> None:
         assert state in MOVES[self.state], f"{self.state} -> {state}"

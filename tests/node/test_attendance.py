@@ -115,6 +115,9 @@ def test_it_ends_only_after_its_seconds_without_a_run_and_without_a_rest(inputs)
         now_s += later_s
         may = not within and not paused and now_s - idle_since_s >= 600.0
         assert bool(one.end(now_s)) == may
+        if may:
+            assert math.isinf(one.next_deadline_s())
+            return
         match word:
             case "pause":
                 one.on_pause(now_s)
