@@ -9,7 +9,7 @@ Units:   seconds on the loop's clock; hours as a clock on the wall shows them.
 import math
 from datetime import datetime
 
-from p2pswarm.settings.serving_time import ServingHours, idle_s
+from p2pswarm.settings.service_hours import ServingHours, idle_s
 
 LOOK_EVERY_S = 20.0
 """Clocks are set, summer time begins, and machines sleep: so no change of the hours is foreseen."""

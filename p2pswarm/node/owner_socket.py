@@ -21,8 +21,8 @@ from pathlib import Path
 from p2pswarm.base.errors import SwarmError, Unusable
 from p2pswarm.base.files import read_small, write_durably
 from p2pswarm.base.tasks import OwnedTasks
+from p2pswarm.base.user_folders import running_folder
 from p2pswarm.node.owner_requests import OwnerRequest, OwnerRequests
-from p2pswarm.node.user_folders import running_folder
 from p2pswarm.progress.printable import printable
 from p2pswarm.settings.node_config import NodeConfig
 

@@ -14,13 +14,13 @@ from types import ModuleType
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.os.event_loop import run
+from p2pswarm.node.notify_socket import NotifySocket, notify_socket
 from p2pswarm.node.owner_requests import OwnerRequests
 from p2pswarm.node.owner_socket import owner_socket
 from p2pswarm.node.progress.banner import greeting
 from p2pswarm.node.progress.output import STDOUT, dated, reminded
 from p2pswarm.node.progress.output import write_line as say
 from p2pswarm.node.roles import role_module
-from p2pswarm.node.service_manager import ServiceManager, service_manager
 from p2pswarm.node.shutdown import Shutdown, unless
 from p2pswarm.node.stack.stack import open_stack
 from p2pswarm.progress.printable import log_to_stderr
@@ -72,7 +72,7 @@ def _prepare(config: NodeConfig, identity: Identity) -> tuple[ModuleType, object
 
 async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
     """Prepare the role, join, run it, leave."""
-    manager = service_manager()
+    manager = notify_socket()
 
     def tell(line: str) -> None:
         say(line)
@@ -111,6 +111,6 @@ async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
     return shutdown.code if code is None else code
 
 
-async def _tell_stopping(asked: asyncio.Event, manager: ServiceManager) -> None:
+async def _tell_stopping(asked: asyncio.Event, manager: NotifySocket) -> None:
     await asked.wait()
     manager.stopping()

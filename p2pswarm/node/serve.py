@@ -1,4 +1,4 @@
-"""A server: finds a run, serves the stage that needs it, and looks for the next run."""
+"""A server: finds a run, serves the stage that needs it, and ends with it or looks for the next."""
 
 import asyncio
 import functools
@@ -60,7 +60,7 @@ from p2pswarm.server.member_session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.config import EMULATED
 from p2pswarm.settings.node_config import NetworkConfig, NodeConfig, ServeConfig
-from p2pswarm.settings.serving_time import RUN as LEAVES_WITH_RUN
+from p2pswarm.settings.service_hours import RUN as LEAVES_WITH_RUN
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 
@@ -208,7 +208,7 @@ async def _attend(
             continue
         if served.no_member:
             raise Unusable(served.no_member)
-        if await _is_done(stack, choice, served, say):
+        if _is_done(stack, choice, served, say):
             return DONE
     return None
 
@@ -243,7 +243,7 @@ async def _serve_while_present(
     return None if leave.is_set() else served
 
 
-async def _is_done(stack: NodeStack, choice: RunChoice, served: ServedRun, say: Say) -> bool:
+def _is_done(stack: NodeStack, choice: RunChoice, served: ServedRun, say: Say) -> bool:
     """Say how a run has ended; returns whether this node ends with it."""
     offer, seeker, leave = served.offer, served.server.seeker, stack.config.serve.leave
     if not seeker.gave_up:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.limits import HUB_CHARS_MAX, Between, OneOf, Text
-from p2pswarm.settings.serving_time import HoursText, LeaveWhen
+from p2pswarm.settings.service_hours import HoursText, LeaveWhen
 from p2pswarm.settings.train_config import TrainConfig
 
 ROLES = ("auto", "bootstrap", "stage", "trainer")

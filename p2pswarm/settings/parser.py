@@ -39,7 +39,7 @@ from p2pswarm.settings.limits import (
 )
 from p2pswarm.settings.names import unknown
 from p2pswarm.settings.node_config import NodeConfig, ServeConfig
-from p2pswarm.settings.serving_time import HoursText, LeaveWhen
+from p2pswarm.settings.service_hours import HoursText, LeaveWhen
 from p2pswarm.settings.train_config import TrainConfig
 
 RUN_VERSION = 13  # rises when a manifest's meaning, a run's arithmetic or its messages change

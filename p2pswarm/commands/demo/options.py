@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p2pswarm.commands.arguments import toml
-from p2pswarm.settings.serving_time import NEVER
+from p2pswarm.settings.service_hours import NEVER
 
 STEPS = 500  # about five minutes on two hyperthreads of one core
 LAYERS_LEAST = 4

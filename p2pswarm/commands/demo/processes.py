@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.node.service_manager import NOTIFY_SOCKET
+from p2pswarm.node.notify_socket import NOTIFY_SOCKET
 from p2pswarm.settings.environment import VARIABLES
 
 LEAVE_S = 5.0  # a node leaves within this time; afterwards it is killed

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import write_text
+from p2pswarm.base.user_folders import cache_folder
 from p2pswarm.checkpoint.targets import keep_beside, open_store
 from p2pswarm.data.chats.chat_corpus import ChatSource, has_chats, has_pairs, load_chats
 from p2pswarm.data.chats.template import ChatTemplate, NoTemplate, read_template
@@ -33,7 +34,6 @@ from p2pswarm.data.tokenizer import (
     read_tokenizer,
     train_tokenizer,
 )
-from p2pswarm.node.user_folders import cache_folder
 from p2pswarm.settings.config import HF, RunConfig
 from p2pswarm.settings.limits import BYTES, trained_tokens
 from p2pswarm.settings.node_config import NodeConfig

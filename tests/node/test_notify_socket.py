@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from p2pswarm.node.service_manager import STATUS_CHARS, ServiceManager, service_manager
+from p2pswarm.node.notify_socket import STATUS_CHARS, NotifySocket, notify_socket
 
 
 @pytest.fixture(params=["file", "abstract"])
@@ -19,7 +19,7 @@ def heard(request, tmp_path):
 
 def test_a_node_is_ready_and_says_what_it_does_and_stops(heard):
     manager, place = heard
-    one = ServiceManager(place)
+    one = NotifySocket(place)
 
     one.ready("stage 203.0.113.7:4000")
     one.status("serving stage 0")
@@ -36,7 +36,7 @@ def test_a_node_is_ready_and_says_what_it_does_and_stops(heard):
 def test_a_line_that_quotes_a_peer_is_no_word_of_ours(heard):
     manager, place = heard
 
-    ServiceManager(place).status("run 'x\nMAINPID=1' " + "y" * 1000)
+    NotifySocket(place).status("run 'x\nMAINPID=1' " + "y" * 1000)
 
     said = manager.recv(4096).decode()
     assert "\n" not in said
@@ -47,12 +47,12 @@ def test_a_line_that_quotes_a_peer_is_no_word_of_ours(heard):
     "place", [None, "", "/nowhere/at/all", "@nobody-listens", "a" * 500, "a\0b"]
 )
 def test_where_nobody_listens_nothing_happens(place):
-    ServiceManager(place).ready("up")
+    NotifySocket(place).ready("up")
 
 
 def test_a_manager_that_reads_nothing_keeps_no_node_waiting(heard):
     _, place = heard
-    one = ServiceManager(place)
+    one = NotifySocket(place)
 
     for _ in range(10_000):
         one.status("busy " * 30)
@@ -62,6 +62,6 @@ def test_the_environment_names_the_socket(heard, monkeypatch):
     manager, place = heard
     monkeypatch.setenv("NOTIFY_SOCKET", place)
 
-    service_manager().stopping()
+    notify_socket().stopping()
 
     assert manager.recv(4096) == b"STOPPING=1"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from p2pswarm.settings.node_config import ServeConfig
 from p2pswarm.settings.parser import from_values
-from p2pswarm.settings.serving_time import DAY_MINUTES, RANGES_MAX, ServingHours, idle_s
+from p2pswarm.settings.service_hours import DAY_MINUTES, RANGES_MAX, ServingHours, idle_s
 
 MIDNIGHT = datetime(2026, 11, 28)  # noqa: DTZ001  a clock on the wall has no zone
 minutes = st.integers(0, DAY_MINUTES - 1)

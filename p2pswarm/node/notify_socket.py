@@ -14,7 +14,7 @@ NOTIFY_SOCKET = "NOTIFY_SOCKET"  # its name in the environment
 STATUS_CHARS = 200  # systemctl shows one line
 
 
-class ServiceManager:
+class NotifySocket:
     """Tells systemd, or whatever else has given a socket; without one it says nothing."""
 
     def __init__(self, place: str | None) -> None:
@@ -51,6 +51,6 @@ def _one_line(text: str) -> str:
     return printable(text)[:STATUS_CHARS]
 
 
-def service_manager() -> ServiceManager:
+def notify_socket() -> NotifySocket:
     """The one of this process's environment."""
-    return ServiceManager(os.environ.get(NOTIFY_SOCKET))
+    return NotifySocket(os.environ.get(NOTIFY_SOCKET))
