@@ -30,8 +30,8 @@ from p2pswarm.run.access.grant import ROLES, GrantTerms
 from p2pswarm.run.access.invitation import as_text, invite_peer
 from p2pswarm.run.access.messages import GRANT_MAX_S
 from p2pswarm.run.manifest import RunIdentity, RunOffer
-from p2pswarm.settings.config import EMULATED
-from p2pswarm.settings.node_config import NodeConfig
+from p2pswarm.settings.config import EMULATED, PRETRAINED
+from p2pswarm.settings.node_config import TARGETS_MAX, NodeConfig, ServeConfig
 
 LOOPBACK = {"::": "::1", "0.0.0.0": "127.0.0.1"}  # noqa: S104  where a node is that listens everywhere
 SERVERS_MAX = 64  # of one process: more stages than devices only cost time
@@ -98,10 +98,8 @@ def _node(
 ) -> NodeConfig:
     """The settings of the node of one stage: the trainer's, without what only one node may have."""
     serve = dataclasses.replace(
-        config.serve, run=run.config.name, stage=None, planned_stage=stage, checkpoint_targets=()
+        own_files(config), run=run.config.name, stage=None, planned_stage=stage
     )
-    if config.checkpoint.target:
-        serve = dataclasses.replace(serve, checkpoint_targets=(config.checkpoint.target,))
     network = dataclasses.replace(
         config.network, announce="", relay_port=0, relay_web=0, relay_certificate=None
     )
@@ -116,6 +114,20 @@ def _node(
         serve=serve,
         network=network,
     )
+
+
+def own_files(config: NodeConfig) -> ServeConfig:
+    """The settings of a server that may read and write what its trainer's own settings name."""
+    serve, model = config.serve, config.run.model
+    targets = dict.fromkeys((*serve.checkpoint_targets, config.checkpoint.target))
+    serve = dataclasses.replace(
+        serve, checkpoint_targets=tuple(each for each in targets if each)[:TARGETS_MAX]
+    )
+    if config.run.start != PRETRAINED or serve.pretrained is not None or serve.hub:
+        return serve
+    if model.folder is not None and model.folder.is_dir():
+        return dataclasses.replace(serve, pretrained=model.folder)
+    return dataclasses.replace(serve, hub=model.hub)
 
 
 def _own_place(stack: NodeStack) -> Address:
