@@ -36,7 +36,9 @@ class NotifySocket:
         self._tell("STOPPING=1")
 
     def _tell(self, text: str) -> None:
-        if not self._place or sys.platform == "win32":
+        if sys.platform == "win32":  # no Unix sockets, and no systemd
+            return
+        if not self._place:
             return
         with (
             contextlib.suppress(OSError, ValueError),  # a node goes on that nobody listens to
