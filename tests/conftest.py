@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anybody imports torch
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="p2pswarm-hub-")  # not the user's cache
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # where nobody listens; a test may name its own
 os.environ.pop("HF_TOKEN", None)
+os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="p2pswarm-nodes-")  # not the user's
 
 from pathlib import Path
 
@@ -24,7 +25,10 @@ from local_hub import LocalHub, local_hub
 from procs.fork_server import ForkServer
 from xdist.remote import Producer
 
+for _variable in ("P2PSWARM_BOOTSTRAP", "P2PSWARM_INVITE", "P2PSWARM_NAME", "NOTIFY_SOCKET"):
+    os.environ.pop(_variable, None)  # they are of whoever runs the tests
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
+atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 hypothesis.settings.register_profile("full", deadline=None, print_blob=True)
 hypothesis.settings.register_profile(
     "short", hypothesis.settings.get_profile("full"), max_examples=30

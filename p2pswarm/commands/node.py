@@ -9,7 +9,9 @@ import argparse
 import dataclasses
 import importlib
 import json
+import os
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,9 +35,11 @@ from p2pswarm.commands.arguments import (
 from p2pswarm.commands.settings_report import check_files, report
 from p2pswarm.node.run.invitation_text import joining
 from p2pswarm.node.stack.addresses import check
+from p2pswarm.node.stack.addresses import given as given_address
 from p2pswarm.progress.printable import printable
+from p2pswarm.settings.environment import VARIABLES, from_environment
 from p2pswarm.settings.node_config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig, ServeConfig
-from p2pswarm.settings.parser import load
+from p2pswarm.settings.parser import from_values, load, read_table
 from p2pswarm.settings.train_config import TrainConfig
 
 EXAMPLES = Path(__file__).parents[1] / "settings" / "examples"
@@ -55,7 +59,7 @@ FROM_HELP = (
     "taken"
 )
 NODE_FLAGS = ("listen", "role", "identity", "invite", "name", "log_level")
-TRAIN_FLAGS = ("standby", "new", "closed", "begin_from", "fresh_moments")
+TRAIN_FLAGS = ("standby", "alone", "new", "closed", "begin_from", "fresh_moments")
 NETWORK_FLAGS = ("announce", "relay_port", "relay_web")
 """The flags of `[network]` that have one value."""
 ROLE_TABLES = {"trainer": ("train", "run", "checkpoint"), "stage": ("serve",)}
@@ -126,6 +130,12 @@ def _add_train(commands: Commands) -> None:
         "--standby",
         action="store_true",
         help="found no run: stand by for this one, and lead it when its trainer is gone",
+    )
+    train.add_argument(
+        "--alone",
+        action="store_true",
+        help="serve all stages in this process, too: no other command is needed, and servers that "
+        "join later take over load",
     )
     train.add_argument(
         "--new",
@@ -236,7 +246,7 @@ def print_example(name: str) -> int:
 
 def settings_of(flags: argparse.Namespace) -> NodeConfig:
     """The settings of the file and the flags together."""
-    config = load(flags.config, flags.changes)
+    config = given(load(flags.config, flags.changes), environment_settings(os.environ))
     values = {name: getattr(flags, name) for name in NODE_FLAGS}
     values["bootstrap"] = tuple(flags.bootstrap or ())
     train = {name: getattr(flags, name) for name in TRAIN_FLAGS}
@@ -263,11 +273,32 @@ def settings_of(flags: argparse.Namespace) -> NodeConfig:
     return config
 
 
+def environment_settings(environ: Mapping[str, str]) -> dict[str, object]:
+    """The settings of the environment, checked as those of a file are."""
+    there = from_environment(environ)
+    values = {each.name: there[each.name] for each in fields(NodeConfig) if each.name in there}
+    try:
+        checked = from_values(NodeConfig, values)
+        for address in checked.bootstrap:
+            given_address(address, VARIABLES["bootstrap"])
+    except ValueError as error:
+        names = ", ".join(VARIABLES[name] for name in values)
+        raise Unusable(f"{names}: {error}") from error
+    return {name: getattr(checked, name) for name in values}
+
+
 def _check_tables(config: NodeConfig, file: Path) -> None:
-    """Raise Unusable for a file that sets what another role reads, and nothing of this one's."""
-    default = NodeConfig()
+    """Raise Unusable for a file that sets what another role reads, and nothing of this one's.
+
+    Else a server's file would silently begin a swarm of its own where --bootstrap was forgotten.
+    """
+    default, table = NodeConfig(), read_table(file)
     there = {
-        role: [name for name in names if getattr(config, name) != getattr(default, name)]
+        role: [
+            name
+            for name in names
+            if name in table or getattr(config, name) != getattr(default, name)
+        ]
         for role, names in ROLE_TABLES.items()
     }
     if there.get(config.role):

@@ -14,11 +14,14 @@ from types import ModuleType
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.os.event_loop import run
+from p2pswarm.node.notify_socket import NotifySocket, notify_socket
+from p2pswarm.node.owner_requests import OwnerRequests
+from p2pswarm.node.owner_socket import owner_socket
 from p2pswarm.node.progress.banner import greeting
 from p2pswarm.node.progress.output import STDOUT, dated, reminded
 from p2pswarm.node.progress.output import write_line as say
 from p2pswarm.node.roles import role_module
-from p2pswarm.node.shutdown import INTERRUPTED, Shutdown, unless
+from p2pswarm.node.shutdown import Shutdown, unless
 from p2pswarm.node.stack.stack import open_stack
 from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.settings.config import EMULATED
@@ -69,6 +72,12 @@ def _prepare(config: NodeConfig, identity: Identity) -> tuple[ModuleType, object
 
 async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
     """Prepare the role, join, run it, leave."""
+    manager = notify_socket()
+
+    def tell(line: str) -> None:
+        say(line)
+        manager.status(line)
+
     shutdown = Shutdown(asyncio.get_running_loop(), config, say)
     shutdown.watch_signals()
     if config.leave_at_eof:
@@ -78,16 +87,30 @@ async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
         async with reminded("reading what the settings name", dated(say)):
             ready = await unless(shutdown.asked, asyncio.to_thread(_prepare, config, identity))
         if ready is None:
-            return INTERRUPTED
-    async with open_stack(config, identity) as node, asyncio.TaskGroup() as tasks:
+            return shutdown.code
+    owner = OwnerRequests(shutdown.drain)
+    async with (
+        open_stack(config, identity) as node,
+        owner_socket(config, identity.peer_id.short, owner),
+        asyncio.TaskGroup() as tasks,
+    ):
         contact = node.endpoint.contact
         for line in greeting(config, contact, time.monotonic() - begun_s):
             say(line)
+        manager.ready(f"{config.role} {contact}")
         watch = tasks.create_task(shutdown.watch_role())
+        stopping = tasks.create_task(_tell_stopping(shutdown.asked, manager))
         node.reachability.tell(say)
         if ready is None:
             ready = await asyncio.to_thread(_prepare, config, identity)
         module, prepared = ready
-        code: int = await module.run(node, prepared, shutdown.asked, dated(say))
-        watch.cancel()
-    return code
+        code: int | None = await module.run(node, prepared, shutdown.asked, dated(tell), owner)
+        for task in (watch, stopping):
+            task.cancel()
+        manager.stopping()
+    return shutdown.code if code is None else code
+
+
+async def _tell_stopping(asked: asyncio.Event, manager: NotifySocket) -> None:
+    await asked.wait()
+    manager.stopping()

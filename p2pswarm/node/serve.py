@@ -1,15 +1,14 @@
-"""A server: finds a run, serves the stage that needs it, and looks for the next run."""
+"""A server: finds a run, serves the stage that needs it, and ends with it or looks for the next."""
 
 import asyncio
 import contextlib
-import ctypes
 import functools
-import gc
 import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -17,23 +16,18 @@ from typing import TypeVar
 import torch
 
 from p2pswarm.base.errors import RunEnded, Unusable
+from p2pswarm.base.exit_codes import DONE
 from p2pswarm.base.problems import Problems
 from p2pswarm.base.version import VERSION
 from p2pswarm.discovery.gossip.messages import RunRole
 from p2pswarm.discovery.gossip.record import Activity, FigureKey, RoleKind, figures
-from p2pswarm.models.base_weights.base_layout import base_bytes
-from p2pswarm.models.blocks import stage_blocks
-from p2pswarm.models.check.model_check import check_once, check_rows
-from p2pswarm.models.compute.autograd_graphs import GraphLimits
-from p2pswarm.models.compute.base import Engine
-from p2pswarm.models.compute.flat_parameters import layout_of
-from p2pswarm.models.compute.stage_emulator import emulated_engine
 from p2pswarm.models.compute.torch_device import DeviceLost, computing
-from p2pswarm.models.compute.torch_weights import torch_engine
-from p2pswarm.models.pretrained import has_files, offer, offer_served
-from p2pswarm.models.registry import check_package, trust
+from p2pswarm.models.pretrained import offer
+from p2pswarm.models.registry import check_package
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
+from p2pswarm.node.attendance_io import AttendanceClock
+from p2pswarm.node.owner_requests import OwnerRequests
 from p2pswarm.node.progress.event_hub import EventHub, numbers_of
 from p2pswarm.node.progress.event_log import open_event_log, try_event_log
 from p2pswarm.node.progress.server_events import ServerEvents
@@ -44,15 +38,16 @@ from p2pswarm.node.run.closed_run import (
     proven_trainers,
     run_calls,
 )
-from p2pswarm.node.run.discovery import answering, find_run, learn_cards, manifests
+from p2pswarm.node.run.discovery import answering, ends, find_run, learn_cards, manifests
 from p2pswarm.node.run.run_choice import RunChoice, run_choice
+from p2pswarm.node.run.run_end import KnownRun
 from p2pswarm.node.run.run_folder import RunFolder, make_folder
 from p2pswarm.node.run.run_match import genesis_of
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.machine_name import machine_name
 from p2pswarm.node.stack.stack import NodeStack, Say
-from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE, HELD_BYTES_PER_STATE_BYTE
+from p2pswarm.node.stage_engine import COMPILED_ALONE, keep_freed_memory, stage_engine
 from p2pswarm.progress.printable import printable
 from p2pswarm.run.chain.chain_log import VoterRecords, blank
 from p2pswarm.run.chain.memory_file import RECORDS_KEPT, MemoryChain
@@ -60,64 +55,28 @@ from p2pswarm.run.chain.record import MEMORY_BYTES
 from p2pswarm.run.manifest import RunIdentity, RunOffer
 from p2pswarm.run.messages.field_limits import NAME_CHARS_MAX
 from p2pswarm.run.messages.membership import THREADS_MAX, MemberFacts
+from p2pswarm.run.messages.run import RunOver
 from p2pswarm.run.router import Router
 from p2pswarm.run.state.base_files import BaseFolder
 from p2pswarm.run.state.partial_state import PartialFolder
 from p2pswarm.server.devices.device_choice import (
     devices_of,
     free_bytes,
-    graph_bytes,
     one_device,
-    require_dtypes,
-    room_bytes,
 )
-from p2pswarm.server.devices.group_stage import group_engine
-from p2pswarm.server.devices.rank_processes import DeviceGroup
 from p2pswarm.server.leadership import Seeker
 from p2pswarm.server.member_session import SavingLimits, ServerContext, unheard
 from p2pswarm.server.stage_server import StageServer
-from p2pswarm.settings.config import EMULATED, INT_GRID, RunConfig
-from p2pswarm.settings.node_config import TENSOR, NetworkConfig, NodeConfig, ServeConfig
+from p2pswarm.settings.config import EMULATED
+from p2pswarm.settings.node_config import NetworkConfig, NodeConfig, ServeConfig
+from p2pswarm.settings.service_hours import RUN as LEAVES_WITH_RUN
 from p2pswarm.tensors.budget import Budget
-from p2pswarm.tensors.codecs.self_test import device_fault, use_kernels
 from p2pswarm.tensors.transfer import TensorTransfer
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-TRIM_BYTES = 2**31 - 1  # the largest value that the call takes: in effect, never trim
-MMAP_BYTES = 32 << 20  # DEFAULT_MMAP_THRESHOLD_MAX: larger blocks go back to the system anyway
-ARENAS = 1  # a thread's own arena would give empty heaps back, whatever the threshold
 MIB = 1 << 20
-GB = 1e9
-PAIRS_ALONE = (
-    "a run that compares answers is for one device a server: name one in serve.device, and start a "
-    "server on each of the others"
-)
-COMPILED_ALONE = "serve.compiled is for one device: leave it out, or name one device"
 END_S = 0.5  # for `Leaving` to reach the trainer
 
 T = TypeVar("T")
-
-
-def keep_freed_memory() -> bool:
-    """Have the C library keep freed memory; False where it cannot be set. Threads start later.
-
-    glibc gives the top of its heap back to the system whenever a microbatch's graph is freed, and
-    requests it again a moment later. The kernel then clears each page again. If glibc keeps the
-    memory, a server of a small model (128 wide) spends 5 % less processor time on a microbatch,
-    and its memory stays at its peak (mallopt(3); glibc's malloc/malloc.c).
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # musl, macOS, Windows
-        return False
-    wanted = {M_ARENA_MAX: ARENAS, M_MMAP_THRESHOLD: MMAP_BYTES, M_TRIM_THRESHOLD: TRIM_BYTES}
-    return all(mallopt(option, value) == 1 for option, value in wanted.items())
-
-
-def _give_back_freed_memory() -> None:
-    """Have the C library give the system what it keeps, where it can be told so."""
-    with contextlib.suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 class ComputeThread:
@@ -198,33 +157,122 @@ class ServedRun:
     no_member: str
     """Why this node is no member of its closed run any more; empty if it is."""
 
+    @property
+    def over(self) -> bool:
+        """True if the run has come to its end, for sure; false if only this server's part has."""
+        end, trainer = self.server.seeker.end, self.server.seeker.trainer.peer
+        if end is None or end.version is None:
+            return False
+        if end.proved:
+            return True
+        said_by = None if trainer is None else trainer.raw
+        return known_run(self.offer, self.server).is_over(said_by, self.offer.run, end.version)
 
-async def run(stack: NodeStack, device: torch.device, leaving: LeaveRequest, say: Say) -> int:
-    """Serve run after run until asked to leave."""
+
+def known_run(offer: RunOffer, server: StageServer) -> KnownRun:
+    """What this node's server knows of a run."""
+    head = server.leadership.head or genesis_of(offer.identity).head()
+    return KnownRun(offer.run, offer.config.steps, server.version, head)
+
+
+async def run(
+    stack: NodeStack, device: torch.device, leaving: LeaveRequest, say: Say, owner: OwnerRequests
+) -> int | None:
+    """Serve run after run; None if asked to leave, and an exit code at an end of its own."""
     keep_freed_memory()
-    choice = run_choice(stack.config, stack.identity.peer_id)
+    attendance = AttendanceClock(stack.config.serve, datetime.now)
+    owner.pauses(attendance.pause, attendance.resume)
     threads, me = StageThreads(), stack.identity.peer_id.short
     hub, logs = EventHub(numbers_of(b"", stack.identity.peer_id)), contextlib.ExitStack()
     try:
         hub.listen(logs.enter_context(open_event_log(stack.config.serve.log, "serve.log")))
         events = ServerEvents(hub, me, machine_name(stack.config), VERSION)
         say = both(events.on_line, say)
-        while (
-            served := await serve_next(stack, choice, threads, device, leaving, say, events=events)
-        ) is not None:
-            if leaving.is_set():
-                return 0
-            if served.no_member:
-                raise RunEnded(served.no_member)
-            offer, seeker = served.offer, served.server.seeker
-            say(f"run {offer.config.name!r} is over: {served.reason}")
-            if not seeker.gave_up:
-                choice.over(offer)
-                choice.over(replace(offer, trainer=seeker.trainer))  # it may have come back as it
-        return 0
+        async with asyncio.TaskGroup() as tasks:
+            keeping = tasks.create_task(attendance.keep())
+            code = await _attend(stack, threads, device, leaving, say, attendance, events)
+            keeping.cancel()
+        return code
     finally:
+        owner.pauses(None, None)
         threads.close()
         await asyncio.to_thread(logs.close)
+
+
+async def _attend(
+    stack: NodeStack,
+    threads: StageThreads,
+    device: torch.device,
+    leaving: LeaveRequest,
+    say: Say,
+    attendance: AttendanceClock,
+    events: ServerEvents,
+) -> int | None:
+    """Serve one run after another, as the attendance has it."""
+    choice = run_choice(stack.config, stack.identity.peer_id)
+    while not leaving.is_set():
+        if end := attendance.end:
+            say(end)
+            return DONE
+        if why := attendance.rests:
+            say(why)
+            await unless(leaving, attendance.until_serving())
+            continue
+        served = await _serve_while_present(
+            stack, choice, threads, device, leaving, say, attendance, events
+        )
+        if served is None or leaving.is_set():
+            continue
+        if served.no_member:
+            raise Unusable(served.no_member)
+        if _is_done(stack, choice, served, say):
+            return DONE
+    return None
+
+
+async def _serve_while_present(
+    stack: NodeStack,
+    choice: RunChoice,
+    threads: StageThreads,
+    device: torch.device,
+    leaving: LeaveRequest,
+    say: Say,
+    attendance: AttendanceClock,
+    events: ServerEvents,
+) -> ServedRun | None:
+    """As `serve_next`, but None also if the server is to rest, or ends by itself."""
+    leave = LeaveRequest()
+    async with asyncio.TaskGroup() as tasks:
+        following: list[asyncio.Task[None]] = []
+
+        def begins(server: StageServer) -> None:
+            while following:
+                following.pop().cancel()
+            following.append(tasks.create_task(attendance.follow(server.seeker)))
+
+        passing = tasks.create_task(attendance.pass_on(leaving, leave))
+        attendance.entered()
+        try:
+            served = await serve_next(stack, choice, threads, device, leave, say, begins, events)
+        finally:
+            attendance.left()
+            for task in (passing, *following):
+                task.cancel()
+    return None if leave.is_set() else served
+
+
+def _is_done(stack: NodeStack, choice: RunChoice, served: ServedRun, say: Say) -> bool:
+    """Say how a run has ended; returns whether this node ends with it."""
+    offer, seeker, leave = served.offer, served.server.seeker, stack.config.serve.leave
+    if not seeker.gave_up:
+        choice.over(offer)
+        choice.over(replace(offer, trainer=seeker.trainer))  # it may have come back as it
+    if not served.over:
+        say(f"out of run {offer.config.name!r}: {served.reason}; looking for a run")
+        return False
+    done = " this server ends (serve.leave)" if leave == LEAVES_WITH_RUN else " looking for another"
+    say(f"run {offer.config.name!r} is over: {served.reason};{done}")
+    return leave == LEAVES_WITH_RUN
 
 
 async def serve_next(
@@ -352,86 +400,6 @@ def both(first: Say, second: Say) -> Say:
     return say
 
 
-def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.device) -> Engine:
-    """Return what computes a stage, or takes its time."""
-    check_codecs(run, device)
-    if serve.device == EMULATED:
-        return emulated_engine(run, stage, serve.emulated_forward_s, time.sleep)
-    trust(serve.packages)
-    run = offer_served(run, serve)
-    draws = has_files(run) or not run.has_base  # else its weights, too, come from members
-    check_once(run)
-    numbers = stage_blocks(run, stage)
-    layout, frozen_bytes = layout_of(run, numbers), base_bytes(run, numbers)
-    if len(devices := devices_of(serve.device)) > 1:
-        if run.objective.prefers:
-            raise Unusable(PAIRS_ALONE)
-        if serve.compiled:
-            raise Unusable(COMPILED_ALONE)
-        if serve.parallel != TENSOR:
-            check_rows(run)
-        host = functools.partial(free_bytes, torch.device("cpu"))  # it has the state and the base
-        free_for_stage(run, stage, layout.state_bytes, host, frozen_bytes)
-        group = DeviceGroup(
-            devices,
-            serve.threads,
-            serve.packages,
-            serve.graph_mib,
-            by_block=serve.recompute == "block",
-            parallel=serve.parallel,
-        )
-        return group_engine(run, stage, group, draws=draws)
-    require_dtypes(run, device)
-    engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * layout.state_bytes + frozen_bytes
-    there = functools.partial(free_bytes, device)
-    free = free_for_stage(run, stage, layout.state_bytes, there, frozen_bytes)
-    graphs = GraphLimits(
-        graph_bytes(serve.graph_mib, device, free, engine_bytes),
-        room_bytes(free, engine_bytes),
-        serve.recompute,
-    )
-    return torch_engine(run, stage, device, graphs, compiles=serve.compiled, draws=draws)
-
-
-def check_codecs(run: RunConfig, device: torch.device) -> None:
-    """Raise DeviceLost if a codec of the run does not do on this device what it should.
-
-    Codecs that do use compiled loops from then on, where there are any.
-    """
-    if (fault := device_fault(run.codecs.names, device)) is not None:
-        other = "install another build of torch"
-        if device.type != "cpu":
-            other = f'set serve.device to another one, as "cpu", or {other}'
-        raise DeviceLost(f"{fault}: {other}")
-    use_kernels(run.codecs.names if device.type == "cpu" else run.codecs.names & {INT_GRID})
-
-
-def free_for_stage(
-    run: RunConfig,
-    stage: int,
-    state_bytes: int,
-    free_bytes: Callable[[], int | None],
-    frozen_bytes: int = 0,
-) -> int | None:
-    """Return the free memory; Unusable if a stage does not fit, before any of it is made.
-
-    A host without memory ends a process without a word, and maybe others with it.
-    """
-    free = free_bytes()
-    least = int(HELD_BYTES_PER_STATE_BYTE * state_bytes) + frozen_bytes
-    if free is not None and least > free:
-        gc.collect()  # the stage before this one may still hold some
-        _give_back_freed_memory()
-        free = free_bytes()
-    if free is not None and least > free:
-        raise Unusable(
-            f"stage {stage} of run {run.name!r} takes {least / GB:.1f} GB of memory at least, and "
-            f"{free / GB:.1f} GB are free: free some, serve on a larger machine, or have the run "
-            "cut into more stages (run.stages)"
-        )
-    return free
-
-
 def kept_pieces(state: Path | None) -> PartialFolder | None:
     """Return where pieces of weights are kept for the process after this one."""
     if state is None:
@@ -484,7 +452,12 @@ async def serve_run(
         beside = [
             tasks.create_task(_leave(server, work, leaving)),
             tasks.create_task(_tell(server, offer, say, events)),
-            tasks.create_task(follow_run(stack, choice, offer, server.seeker, rpc)),
+            tasks.create_task(
+                follow_run(
+                    *(stack, choice, offer, server.seeker, rpc),
+                    lambda: known_run(offer, server),
+                )
+            ),
         ]
         if (directory := stack.directories.get(offer.run)) is not None:
             directory.enter_through([offer.trainer])
@@ -495,12 +468,26 @@ async def serve_run(
     return "left" if work.cancelled() else work.result()
 
 
+async def word_of_end(stack: NodeStack, lost: RunOffer, known: KnownRun) -> RunOver | None:
+    """The word in the DHT that the run is over, if there is one that is proved."""
+    for said_by, over in await ends(stack, lost.config, lost.identity.corpus):
+        if known.is_over(said_by, over.run, over.version):
+            return over
+    return None
+
+
 async def follow_run(
-    stack: NodeStack, choice: RunChoice, lost: RunOffer, seeker: Seeker, rpc: Rpc
+    stack: NodeStack,
+    choice: RunChoice,
+    lost: RunOffer,
+    seeker: Seeker,
+    rpc: Rpc,
+    known: Callable[[], KnownRun] | None = None,
 ) -> None:
     """Look a run up again whenever its server looks for a trainer; until cancelled.
 
-    `rpc`: the calls of the run, by which trainers prove that they are some.
+    `rpc`: the calls of the run, by which trainers prove that they are some. `known`: what the
+    server knows of it, by which a word of its end is proved.
 
     The server is told which trainers of its run answer, of those that the DHT and the run's
     directory name. If none does and another run can be joined, a server that may go gives its run
@@ -520,9 +507,12 @@ async def follow_run(
         there = await answering(stack.rpc, [*named, *(offer.trainer for offer in offers)])
         ours = [trainer for trainer in (*offered, *named) if trainer in there]
         ours = await proven_trainers(rpc, ours)
+        over = await word_of_end(stack, lost, known()) if known and not ours else None
         others = [o for o in offers if o.run != lost.run and o.trainer in there]
         if ours:
             seeker.found(ours)
+        elif over is not None:
+            seeker.on_run_over(over.reason, over.version)
         elif others and seeker.may_change_run():
             seeker.give_up(
                 f"its trainer does not answer, and that of {others[0].config.name!r} does"

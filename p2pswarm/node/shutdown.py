@@ -1,4 +1,15 @@
-"""The end of a node: what Ctrl-C and other signals do, and the request to leave for its role."""
+"""The end of a node: what Ctrl-C and other signals do, and the request to leave for its role.
+
+| asked by | time to leave | exit code | again |
+|---|---|---|---|
+| SIGINT, Ctrl-C | `GRACE_S` | 130 | at once |
+| SIGTERM | `serve.grace_s` | 143 | nothing: launchers send it to parent and child |
+| SIGHUP, a terminal that was closed | `GRACE_S` | 129 | nothing |
+| the end of stdin | `GRACE_S` | 143 | |
+| the owner, by `p2pswarm drain` | `serve.grace_s` | 0 | |
+
+SIGCONT, which Slurm sends before SIGTERM, is no event: the kernel has woken the process by then.
+"""
 
 import asyncio
 import contextlib
@@ -10,13 +21,13 @@ from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
+from p2pswarm.base.exit_codes import DONE, FAILED, TERMINATED, code_of
 from p2pswarm.settings.node_config import NodeConfig
 
 T = TypeVar("T")
-INTERRUPTED = 130  # 128 + SIGINT, as shells count
-FAILED = 1
 LEAVE_S = 4.5  # to leave in order; the whole process then ends within 5 s
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+LEAVING = "leaving; once more to leave at once"
 GRACE_S = 3.0  # a person who pressed Ctrl-C waits; leaving after the step saves a replay
 
 
@@ -60,11 +71,11 @@ async def unless(leaving: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | No
 
 
 class Shutdown:
-    """The end of a process: a signal, the end of stdin, or the role itself asks for it.
+    """The end of a process: a signal, the end of stdin, its owner, or the role itself asks for it.
 
-    The first signal asks the role to leave, the second ends the process. A process that was asked
-    to leave ends after `LEAVE_S` at the latest. SIGTERM is how a machine is told that it will end:
-    a stage server then may take the time of its settings to hand over.
+    A person who presses Ctrl-C again ends the process at once. A process that was asked to leave
+    ends after `LEAVE_S` at the latest. SIGTERM is how a machine is told that it will end: a stage
+    server then may take the time of its settings to hand over.
     """
 
     def __init__(
@@ -73,6 +84,8 @@ class Shutdown:
         """`say`: tells the user a line."""
         self._say = say
         self.asked = LeaveRequest()
+        self.code = DONE
+        """The exit code of a process that leaves because it was asked; final once it was."""
         self._loop = loop
         self._notice_s = config.serve.grace_s if config.role == "stage" else self.asked.grace_s
         self._begun = False
@@ -91,24 +104,37 @@ class Shutdown:
         await self.asked.wait()
         self._begin(FAILED)
 
+    def drain(self) -> None:
+        """Leave for good, as the owner of this node asks: whoever started it need not do so again.
+
+        Called on the loop.
+        """
+        if not self._begun:
+            self.asked.grace_s, self.asked.patient = self._notice_s, True
+            self._begin(DONE)
+
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self._begun:
-            os._exit(INTERRUPTED)
+            if number == signal.SIGINT:
+                os._exit(code_of(number))
+            return
         if number == signal.SIGTERM:
             self.asked.grace_s = self._notice_s
         self.asked.patient = True
-        self._begin(INTERRUPTED)
-        self._say("leaving; once more to leave at once")  # after it: it may be a terminal's end
+        self._begin(code_of(number))  # before it is said: stdout may be a terminal that is closed
+        self._say(
+            LEAVING if number == signal.SIGINT else "leaving"
+        )  # after it: it may be a terminal's end
 
     def _read_stdin(self) -> None:
         while os.read(sys.stdin.fileno(), 4096):
             pass
-        self._begin(INTERRUPTED)
+        self._begin(TERMINATED)
 
     def _begin(self, code: int) -> None:
         if self._begun:
             return
-        self._begun = True
+        self._begun, self.code = True, code
         limit_s = LEAVE_S + max(0.0, self.asked.grace_s - GRACE_S)
         self._limit(limit_s, code)
         self._loop.call_soon_threadsafe(self.asked.set)

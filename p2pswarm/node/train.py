@@ -7,12 +7,14 @@ import functools
 import logging
 import os
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from random import Random
 
 import torch
 
 from p2pswarm.base.errors import RunEnded, SwarmError, Unusable
+from p2pswarm.base.exit_codes import DONE
 from p2pswarm.base.files import Written, write_text
 from p2pswarm.base.ids import PeerId
 from p2pswarm.base.problems import Problems
@@ -26,6 +28,8 @@ from p2pswarm.discovery.gossip.record import Activity, FigureKey, RoleKind, figu
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
+from p2pswarm.node.alone import stages_here
+from p2pswarm.node.owner_requests import OwnerRequests
 from p2pswarm.node.progress.answers import LatestBalance, LatestStatus
 from p2pswarm.node.progress.curves import recorded
 from p2pswarm.node.progress.event_hub import EventHub, numbers_of
@@ -42,6 +46,7 @@ from p2pswarm.node.run.run_entry import RunEntry, enter_run
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.node.run.run_text import describe
 from p2pswarm.node.run.weights_file import model_size, state_sizes, write_run
+from p2pswarm.node.serve import check as check_server
 from p2pswarm.node.serve import tensors_within
 from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.machine_name import machine_name
@@ -61,7 +66,6 @@ from p2pswarm.trainer.leadership.participant import Trainer
 from p2pswarm.trainer.reports.leadership import Leads
 from p2pswarm.trainer.reports.reports import ReferencesKnown, RunFinished, WentBack
 
-LEFT_EARLY = 130  # exit code: the run is not over; scripts should know
 SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small model's weights
 MEET_EVERY_S = 5.0  # a standby looks for other trainers; the coordinator tells it of most
 
@@ -76,10 +80,14 @@ def prepare(config: NodeConfig, identity: Identity, say: Say) -> PreparedRun:
 def check(config: NodeConfig, problems: Problems) -> None:
     """Tell `problems` all that would keep this role from beginning."""
     check_run(config, problems)
+    if config.train.alone:
+        check_server(config, problems)
 
 
-async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, say: Say) -> int:
-    """Train from the first step to the last, or until asked to leave."""
+async def run(
+    stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, say: Say, _owner: OwnerRequests
+) -> int | None:
+    """Train from the first step to the last; None if asked to leave before."""
     config, tokenizer, corpus = prepared.config, prepared.tokenizer, prepared.corpus
     stack = dataclasses.replace(stack, config=config)
     if config.run.emulated:
@@ -93,13 +101,14 @@ async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, sa
     say(describe(corpus, tokenizer))
     entry = await unless(leaving, enter_run(stack, prepared.text, say, prepared.resumed))
     if entry is None:
-        return LEFT_EARLY
+        return None
     config = dataclasses.replace(config, run=entry.identity.config)  # it may be closed by another
     stack = dataclasses.replace(stack, config=config)
     saved, lost, hub = "", LostText(leaving), event_hub(stack, entry)
     try:
         async with (
             _shown(config, entry, hub) as tell,
+            _alone(stack, entry.identity, say),
             open_trainer(stack, corpus, tell, entry, lost.on_loss) as trainer,
         ):
             ended = await unless(leaving, trainer.run())
@@ -117,10 +126,17 @@ async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, sa
     if lost.reason is not None:
         raise lost.reason
     if ended is None:
-        return LEFT_EARLY
+        return None
     if ended.failed:
         raise RunEnded(ended.reason)
-    return 0
+    return DONE
+
+
+def _alone(stack: NodeStack, run: RunIdentity, say: Say) -> AbstractAsyncContextManager[None]:
+    """The servers of a trainer that needs no other machine."""
+    if not stack.config.train.alone:
+        return contextlib.nullcontext()
+    return stages_here(stack, run, say)
 
 
 class LostText:
@@ -340,7 +356,7 @@ async def _save_state(
     if not config.checkpoint.target or (ended is not None and ended.failed):
         return
     if ended is None:
-        say("saving a checkpoint; once more to leave without it")
+        say("saving a checkpoint; Ctrl-C leaves without it")
     await trainer.save_state()
 
 

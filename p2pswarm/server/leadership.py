@@ -13,6 +13,7 @@ from p2pswarm.base.ids import Contact
 from p2pswarm.base.signal import Signal
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.chain.actions import Followed, StoreFailed
+from p2pswarm.run.chain.chain import ChainHead
 from p2pswarm.run.chain.chain_log import ChainStore, Restored, blank
 from p2pswarm.run.chain.chain_node import ChainNode, Told
 from p2pswarm.run.chain.memory_file import MemoryChain
@@ -21,7 +22,7 @@ from p2pswarm.run.chain.voter import ChainVoter
 from p2pswarm.run.member_cards import learn_all
 from p2pswarm.run.messages.membership import StandsBy
 from p2pswarm.run.messages.trainers import Trainers, WhoLeads
-from p2pswarm.server.lifecycle import Lifecycle
+from p2pswarm.server.lifecycle import Lifecycle, ServerEnd
 from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.trainer_search import CoordinatorWatch
 
@@ -65,6 +66,11 @@ class Leadership:
     def records(self) -> int:
         """The number of decided records that its vote knows."""
         return self.node.machine.learner.chain.head.height if self.node else 0
+
+    @property
+    def head(self) -> ChainHead | None:
+        """Of the decided records that its vote knows; None if it has none."""
+        return self.node.machine.learner.chain.head if self.node else None
 
     def begin(self, lifecycle: Lifecycle, tasks: asyncio.TaskGroup) -> None:
         """Vote and watch; `tasks` get the calls."""
@@ -225,6 +231,20 @@ class Seeker:
         return bool(self.lifecycle and (self.lifecycle.seeking or self._leadership.silent))
 
     @property
+    def in_run(self) -> bool:
+        """True if it has a session with a trainer."""
+        return self.lifecycle is not None and not self.lifecycle.seeking and not self.lifecycle.end
+
+    @property
+    def end(self) -> ServerEnd | None:
+        """Why the server is over; None while it is not."""
+        return self.lifecycle.end if self.lifecycle else None
+
+    async def changed(self) -> None:
+        """Wait until its state may be another one."""
+        await self._changed.wait()
+
+    @property
     def gave_up(self) -> bool:
         """True if it ended because it stopped looking for its trainer."""
         end = self.lifecycle.end if self.lifecycle else None
@@ -258,6 +278,13 @@ class Seeker:
         """Stop looking: the server's `run` returns the reason. A session goes on."""
         if self.lifecycle is not None:
             self.lifecycle.give_up(reason)
+            self.end_knock()
+            self._moved()
+
+    def on_run_over(self, reason: str, version: int) -> None:
+        """The run is over, as is proved: the server's `run` returns the reason."""
+        if self.lifecycle is not None:
+            self.lifecycle.on_run_over(reason, version)
             self.end_knock()
             self._moved()
 

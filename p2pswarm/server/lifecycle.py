@@ -81,6 +81,10 @@ class ServerEnd:
     reason: str
     gave_up: bool = False
     """The run may go on: this server has only stopped looking for its trainer."""
+    version: int | None = None
+    """How many steps are done, as a trainer says; None if none does."""
+    proved: bool = False
+    """The run is over for sure."""
 
 
 class Lifecycle:
@@ -200,7 +204,7 @@ class Lifecycle:
         if self.state is ServerState.OVER:  # asked to leave meanwhile
             return None
         if isinstance(message, Finished):
-            self._finish(message.reason)
+            self._finish(message.reason, version=message.version)
             return None
         if isinstance(message, StandsBy):
             self._answers = True
@@ -275,7 +279,7 @@ class Lifecycle:
         """Take a message of the trainer in a session; None if it ends the run."""
         match message:
             case Finished():
-                self._finish(message.reason)
+                self._finish(message.reason, version=message.version)
                 return None
             case StandsBy():  # it leads no more, and says who does, or is about to
                 self._rather(message.contact, self._pauses.tried_s)
@@ -326,7 +330,7 @@ class Lifecycle:
             self._last = True
             self._remarks.append(
                 "no other server has the weights of this stage: leaving when one has them, or "
-                "when the time to leave is over; ask once more to leave at once"
+                "when the time to leave is over; Ctrl-C leaves at once"
             )
 
     def step_ended(self) -> None:
@@ -343,6 +347,11 @@ class Lifecycle:
         """Stop looking for the trainer: the server is over, unless it has a session."""
         if self.seeking:
             self._finish(reason, gave_up=True)
+
+    def on_run_over(self, reason: str, version: int) -> None:
+        """The run has come to its end while this server was away; proof is the caller's matter."""
+        if self.seeking:
+            self._finish(reason, version=version, proved=True)
 
     def session_lost(self, reason: str, now_s: float) -> None:
         """The session, or the try to begin one, has failed: ask the next trainer, or pause."""
@@ -411,10 +420,17 @@ class Lifecycle:
             f"looking for it every {SEEK_S:.0f} s"
         )
 
-    def _finish(self, reason: str, *, gave_up: bool = False) -> None:
+    def _finish(
+        self,
+        reason: str,
+        *,
+        gave_up: bool = False,
+        version: int | None = None,
+        proved: bool = False,
+    ) -> None:
         self._move(ServerState.OVER)
         self._due_s = None
-        self.end = ServerEnd(reason, gave_up)
+        self.end = ServerEnd(reason, gave_up, version, proved)
 
     def _move(self, state: ServerState) -> None:
         assert state in MOVES[self.state], f"{self.state} -> {state}"

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.limits import HUB_CHARS_MAX, Between, OneOf, Text
+from p2pswarm.settings.service_hours import HoursText, LeaveWhen
 from p2pswarm.settings.train_config import TrainConfig
 
 ROLES = ("auto", "bootstrap", "stage", "trainer")
@@ -83,6 +84,12 @@ class ServeConfig:
     """The most seconds that leaving may take after SIGTERM, the notice that a machine ends."""
     log: Path | None = None
     """A file that gets a line of JSON for each event, for p2pswarm watch; empty: none."""
+    leave: Annotated[str, LeaveWhen()] = "run"
+    """When this server ends by itself: run, when a run that it has served is over; "idle:600",
+    after so many seconds without a run; never, it waits for the next (docs/start_and_stop.md)."""
+    hours: Annotated[str, HoursText()] = ""
+    """When this server serves, by this machine's clock, as "20:00-08:00"; it leaves runs in order
+    for the rest of the day, and comes back by itself; empty: all day."""
     checkpoints: bool = True
     """Write checkpoints, if a trainer names a target that is allowed; false: never."""
     checkpoint_targets: tuple[str, ...] = ()

@@ -39,6 +39,7 @@ from p2pswarm.settings.limits import (
 )
 from p2pswarm.settings.names import unknown
 from p2pswarm.settings.node_config import NodeConfig, ServeConfig
+from p2pswarm.settings.service_hours import HoursText, LeaveWhen
 from p2pswarm.settings.train_config import TrainConfig
 
 RUN_VERSION = 14  # rises when a manifest's meaning, a run's arithmetic or its messages change
@@ -384,7 +385,7 @@ def _fits(limit: object, value: Any) -> bool:
             return bool(low <= value <= high)  # false for NaN
         case OneOf():
             return value in limit.choices
-        case Tokenizing() | Wandb():
+        case Tokenizing() | Wandb() | LeaveWhen() | HoursText():
             return limit.allows(value)
         case Text(longest, least):
             return least <= len(value) <= longest and value.isprintable()

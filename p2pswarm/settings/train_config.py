@@ -73,6 +73,8 @@ class TrainConfig:
     """Found no run: stand by for one of the same settings and text, and lead it when needed."""
     closed: bool = False
     """Only who is invited takes part: the owner's key is kept in the folder of `state`."""
+    alone: bool = False
+    """Serve every stage in this process, too: one machine trains, and others may join."""
     new: bool = False
     """Begin another run, though the folder of `state` holds one that is not finished."""
     resume: str = ""

@@ -255,6 +255,9 @@ def test_wrong_flags_are_one_line(argv, part, capsys):
 COMMANDS = [
     "node",
     "train",
+    "pause",
+    "resume",
+    "drain",
     "data",
     "status",
     "explain",

@@ -5,13 +5,17 @@ import dataclasses
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
+import pytest
 from node.harness import RUN, Town, manifest_of, play, put
 
-from p2pswarm.node.run.discovery import ANSWER_S, find_run
+from p2pswarm.node.run.discovery import ANSWER_S, announce_end, find_run
 from p2pswarm.node.run.run_choice import RunChoice
+from p2pswarm.node.run.run_end import KnownRun
 from p2pswarm.node.serve import follow_run
 from p2pswarm.node.stack.stack import NodeStack
+from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.manifest import RunOffer
+from p2pswarm.run.messages.run import RunOver
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.node_config import ServeConfig
 
@@ -32,6 +36,10 @@ class Seeker:
 
     def found(self, trainers: object) -> None:
         self.heard.append(trainers)
+        self._told.set()
+
+    def on_run_over(self, reason: str, version: int) -> None:
+        self.heard.append((reason, version))
         self._told.set()
 
     def may_change_run(self) -> bool:
@@ -100,6 +108,37 @@ def test_a_server_that_may_go_leaves_for_another_run_whose_trainer_answers():
     heard, _, _ = followed(lambda: Seeker(may_go=True), OTHER_RUN, silent=False)
 
     assert heard == ["its trainer does not answer, and that of 'another' does"]
+
+
+@pytest.mark.parametrize("stranger", [False, True])
+def test_a_server_that_was_away_believes_the_word_of_its_runs_trainer_and_of_nobody_else(stranger):
+    heard: list[object] = []
+
+    async def story() -> None:
+        town = Town()
+        async with town.node(), town.node() as server, AsyncExitStack() as dying:
+            trainer = await dying.enter_async_context(town.node())
+            await announce(trainer)
+            choice, waiting = RunChoice(ServeConfig()), Seeker()
+            lost = await find_run(server, choice, lambda _: None)
+            over = RunOver(lost.run, RUN.steps, "all steps are done")
+            async with town.node() as another:
+                speaker = another if stranger else trainer
+                await announce_end(speaker, lost.identity, over)
+                town.internet.kill(trainer.identity.peer_id, silent=False)
+                head = Genesis.founded(lost.run, trainer.identity.peer_id.raw, 1, 2).head()
+                known = KnownRun(lost.run, RUN.steps, None, head)
+                async with asyncio.TaskGroup() as tasks:
+                    following = tasks.create_task(
+                        follow_run(server, choice, lost, waiting, server.rpc, lambda: known)
+                    )
+                    await asyncio.sleep(10.0)
+                    following.cancel()
+                heard.extend(waiting.heard)
+
+    play(story())
+
+    assert set(heard) == (set() if stranger else {("all steps are done", RUN.steps)})
 
 
 def test_a_server_that_may_not_go_yet_stays():

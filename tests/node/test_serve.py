@@ -10,13 +10,13 @@ import torch
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.compute.torch_device import DeviceLost
 from p2pswarm.models.model_source import resolved
-from p2pswarm.node import serve
-from p2pswarm.node.serve import check_codecs, free_for_stage
+from p2pswarm.node import stage_engine
+from p2pswarm.node.stage_engine import check_codecs, free_for_stage
 from p2pswarm.settings.config import AdapterConfig, CodecConfig, RunConfig
 from p2pswarm.settings.node_config import ServeConfig
 
 PROGRAM = """
-from p2pswarm.node.serve import keep_freed_memory
+from p2pswarm.node.stage_engine import keep_freed_memory
 
 kept = keep_freed_memory()
 
@@ -57,12 +57,12 @@ def test_a_stage_that_does_not_fit_is_refused_before_it_is_made():
 
 
 def test_a_group_of_devices_whose_host_has_no_room_for_its_state_and_base_is_refused(monkeypatch):
-    monkeypatch.setattr(serve, "free_bytes", lambda device: {"cpu": 1 << 20}[device.type])
+    monkeypatch.setattr(stage_engine, "free_bytes", lambda device: {"cpu": 1 << 20}[device.type])
     run = resolved(dataclasses.replace(RUN, base="int8", adapter=AdapterConfig()))
     several = ServeConfig(device="cpu,cpu", parallel="context")
 
     with pytest.raises(Unusable, match=r"of memory at least, and 0\.0 GB are free"):
-        serve.stage_engine(run, 0, several, torch.device("cpu"))
+        stage_engine.stage_engine(run, 0, several, torch.device("cpu"))
 
 
 def test_a_stage_that_fits_or_a_system_that_does_not_tell_is_no_reason_to_refuse():

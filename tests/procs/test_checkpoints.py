@@ -127,7 +127,7 @@ def test_ctrl_c_ends_in_a_checkpoint(start, seed_node, run_file, tmp_path):
 
     trainer.interrupt()
 
-    assert trainer.line_with("saving a checkpoint; once more to leave without it")
+    assert trainer.line_with("saving a checkpoint; Ctrl-C leaves without it")
     assert trainer.line_with("stages saved")  # how far it is
     assert trainer.end() == 130, trainer.errors
     assert "Traceback" not in trainer.errors
@@ -135,7 +135,7 @@ def test_ctrl_c_ends_in_a_checkpoint(start, seed_node, run_file, tmp_path):
     assert start("verify", newest.parent, module="p2pswarm").end() == 0
     assert not list(tmp_path.glob("**/*.part"))
     for server in servers:
-        assert server.line_with("is over: the trainer leaves")
+        assert server.line_with(": the trainer leaves; looking for a run")
 
 
 def test_a_text_that_changes_under_a_run_ends_in_a_checkpoint_and_weights(
@@ -175,7 +175,7 @@ def test_a_second_ctrl_c_leaves_without_a_checkpoint(start, seed_node, run_file,
     server.process.send_signal(signal.SIGSTOP)
 
     trainer.interrupt()
-    assert trainer.line_with("saving a checkpoint; once more to leave without it")
+    assert trainer.line_with("saving a checkpoint; Ctrl-C leaves without it")
     trainer.interrupt()
 
     assert trainer.end() == 130

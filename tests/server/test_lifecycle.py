@@ -254,6 +254,33 @@ def test_a_session_that_ends_after_the_run_has_changes_nothing():
     assert one.end == ServerEnd("done")
 
 
+def test_a_server_keeps_how_many_steps_the_trainer_says_are_done():
+    newcomer, member = joining(), serving()
+
+    newcomer.answered(Finished("all steps are done", 100))
+    member.on_message(Finished("all steps are done", 100))
+
+    assert newcomer.end == member.end == ServerEnd("all steps are done", version=100)
+
+
+@pytest.mark.parametrize("make", [server, joining])
+def test_a_proof_that_the_run_is_over_ends_a_server_that_seeks_its_trainer(make):
+    one = make()
+
+    one.on_run_over("all steps are done", 100)
+
+    assert one.end == ServerEnd("all steps are done", version=100, proved=True)
+    assert one.next_deadline_s() is None
+
+
+def test_a_server_in_a_session_hears_of_the_end_from_its_trainer_alone():
+    one = serving()
+
+    one.on_run_over("all steps are done", 100)
+
+    assert one.end is None
+
+
 def test_a_lost_session_is_followed_by_another_after_a_pause():
     one = serving()
 

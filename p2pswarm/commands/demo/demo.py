@@ -18,6 +18,7 @@ from rich.table import Table
 
 from p2pswarm.base.errors import RunEnded, Unusable
 from p2pswarm.base.exception_group import cause_of
+from p2pswarm.base.exit_codes import UNUSABLE, code_of
 from p2pswarm.base.files import write_answer, write_target
 from p2pswarm.base.problems import Problems
 from p2pswarm.commands.demo.options import (
@@ -47,7 +48,7 @@ from p2pswarm.commands.demo.supervisor import (
 from p2pswarm.commands.picture import picture_format
 from p2pswarm.node.progress.output import shown_time, time_of
 from p2pswarm.node.run.run_text import read_corpus
-from p2pswarm.node.shutdown import INTERRUPTED, ending_signals
+from p2pswarm.node.shutdown import LEAVING, ending_signals
 from p2pswarm.progress.event_lines import EventLine, EventNumbers, from_line
 from p2pswarm.progress.events import Note, Started
 from p2pswarm.progress.history import RunHistory
@@ -57,7 +58,6 @@ from p2pswarm.settings.parser import load
 
 TITLE = "p2pswarm demo"
 NOWHERE = "127.0.0.1:1"  # settings of a trainer name a node, and this one is never started
-UNUSABLE = 2  # a node's exit code for an error that its user can correct
 
 
 class Demo:
@@ -179,29 +179,30 @@ async def _drain(process: DemoProcess) -> None:
 def main(options: Options) -> int:
     """Run the demo; returns the exit code."""
     picture_format(options.plot)
+    asked: list[int] = []
     try:
-        return asyncio.run(_interruptible(options, Console()))
+        return asyncio.run(_interruptible(options, Console(), asked))
     except asyncio.CancelledError:
-        return INTERRUPTED
+        return code_of(asked[0])
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-async def _interruptible(options: Options, console: Console) -> int:
-    """Run the demo; the first Ctrl-C ends it in order, the second at once."""
+async def _interruptible(options: Options, console: Console, asked: list[int]) -> int:
+    """Run the demo; the first Ctrl-C ends it in order, the next at once. `asked` gets signals."""
     work = asyncio.current_task()
     assert work is not None
-    signals = 0
 
-    def leave() -> None:
-        nonlocal signals
-        signals += 1
-        if signals == 1:
-            console.print("leaving; Ctrl-C again to leave at once")
-        work.cancel()  # the second time it cancels the waiting, and the children are killed
+    def leave(number: int) -> None:
+        asked.append(number)
+        if len(asked) == 1:
+            work.cancel()
+            console.print(LEAVING)
+        elif number == signal.SIGINT:
+            work.cancel()  # it cancels the waiting, and the children are killed
 
     for number in ending_signals():
-        asyncio.get_running_loop().add_signal_handler(number, leave)
+        asyncio.get_running_loop().add_signal_handler(number, leave, number)
     return await demo(options, console)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p2pswarm.commands.arguments import toml
+from p2pswarm.settings.service_hours import NEVER
 
 STEPS = 500  # about five minutes on two hyperthreads of one core
 LAYERS_LEAST = 4
@@ -41,8 +42,8 @@ def server_settings(bootstrap: str, options: Options, *, slow: bool = False) -> 
     """The settings of a server of whichever stage needs it; a slow one serves the last stage."""
     top = toml(role="stage", **_joining(bootstrap))
     if not options.uneven:
-        return top + "[serve]\n" + toml(threads=1, device="cpu")
-    serve = toml(device="emulated", emulated_forward_s=SLOW_S if slow else FAST_S)
+        return top + "[serve]\n" + toml(threads=1, device="cpu", leave=NEVER)
+    serve = toml(device="emulated", emulated_forward_s=SLOW_S if slow else FAST_S, leave=NEVER)
     pinned = toml(stage=options.stages - 1) if slow else ""
     return top + "[serve]\n" + serve + pinned
 

@@ -16,8 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.node.notify_socket import NOTIFY_SOCKET
+from p2pswarm.settings.environment import VARIABLES
 
 LEAVE_S = 5.0  # a node leaves within this time; afterwards it is killed
+OF_OTHER_NODES = frozenset((*VARIABLES.values(), NOTIFY_SOCKET))
 LINE_BYTES_MAX = 1 << 20  # a line of JSON may name hundreds of servers
 
 
@@ -53,6 +56,12 @@ class DemoProcess:
             self.os_process.kill()
 
 
+def _environment() -> dict[str, str]:
+    """The environment of a node: one thread, and nothing that was meant for another swarm."""
+    kept = {name: value for name, value in os.environ.items() if name not in OF_OTHER_NODES}
+    return {**kept, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
 class DemoProcesses:
     """Every process that the demo started."""
 
@@ -78,7 +87,7 @@ class DemoProcesses:
                 stderr=stderr,
                 limit=LINE_BYTES_MAX,
                 start_new_session=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+                env=_environment(),
             )
         process = DemoProcess(name, os_process, log)
         self._all.append(process)

@@ -4,9 +4,11 @@ Errors:  Unusable for addresses that cannot be used.
 """
 
 import argparse
+import os
 
 from p2pswarm.commands.arguments import Commands, add_bootstrap, add_json, file_path, run_main
 from p2pswarm.node.stack.addresses import check
+from p2pswarm.settings.environment import from_environment
 from p2pswarm.settings.node_config import NodeConfig
 
 TEXT = (
@@ -37,8 +39,9 @@ def add(commands: Commands) -> None:
 
 def config_of(flags: argparse.Namespace) -> NodeConfig:
     """The settings of a node that only looks; Unusable for addresses that cannot be used."""
+    bootstrap = flags.bootstrap or from_environment(os.environ).get("bootstrap", ())
     config = NodeConfig(
-        bootstrap=tuple(flags.bootstrap or ()),
+        bootstrap=tuple(bootstrap),
         listen=flags.listen or "",
         identity=flags.identity,
     )

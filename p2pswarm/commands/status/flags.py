@@ -4,12 +4,14 @@ Errors:  Unusable if no node is named to ask through.
 """
 
 import argparse
+import os
 from collections.abc import Sequence
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.commands.arguments import INVITE_HELP, Commands, add_bootstrap, add_json, run_main
 from p2pswarm.node.run.invitation_text import joining
 from p2pswarm.node.stack.addresses import check
+from p2pswarm.settings.environment import from_environment
 from p2pswarm.settings.node_config import NodeConfig
 
 STATUS_TEXT = "Asks the trainers of a swarm how their runs stand: steps, servers, microbatches."
@@ -39,7 +41,9 @@ def _add_asking(parser: argparse.ArgumentParser) -> None:
 
 def _run(flags: argparse.Namespace) -> int:
     """Ask, and print what the trainers answer."""
-    config = asking_through(flags.bootstrap or (), flags.invite or "")
+    there = from_environment(os.environ)
+    bootstrap = flags.bootstrap or there.get("bootstrap", ())
+    config = asking_through(bootstrap, flags.invite or there.get("invite", ""))
     return run_main("commands.status.ask", flags.command, config, flags.run, json=flags.json)
 
 

@@ -10,7 +10,7 @@ def greeting(config: NodeConfig, own: Contact, ready_s: float) -> list[str]:
     assert own.peer is not None, "we know our own id"
     lines = [f"peer {own.peer.short} at {own.address}, ready after {ready_s:.3f} s"]
     if config.role == "trainer":
-        lines.append(f"run {config.run.name!r} needs {_servers(config)}; on each such machine run")
+        lines.append(f"run {config.run.name!r} {_needs(config)}")
         if config.train.closed or config.run.closed:
             return [*lines, "  p2pswarm node --invite TEXT, the line of p2pswarm invite FILE"]
     elif not config.bootstrap:
@@ -38,9 +38,11 @@ def _serve_settings(run: RunConfig) -> list[str]:
     return []
 
 
-def _servers(config: NodeConfig) -> str:
-    """Return how many servers the first step waits for."""
+def _needs(config: NodeConfig) -> str:
+    """Return how many servers the first step waits for, and what comes next."""
+    if config.train.alone:
+        return "is served in this process, too; machines that help it run"
     run = config.run
     count = run.stages * run.min_replicas
     each = f", {run.min_replicas} a stage" if run.min_replicas > 1 and run.stages > 1 else ""
-    return f"{count} server{'s' if count > 1 else ''} or more{each}"
+    return f"needs {count} server{'s' if count > 1 else ''} or more{each}; on each such machine run"

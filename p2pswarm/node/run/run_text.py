@@ -6,12 +6,12 @@ from which text; it is learnt anew, and comes out the same, where that file is n
 
 import dataclasses
 import hashlib
-import os
 import re
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import write_text
+from p2pswarm.base.user_folders import cache_folder
 from p2pswarm.checkpoint.targets import keep_beside, open_store
 from p2pswarm.data.chats.chat_corpus import ChatSource, has_chats, has_pairs, load_chats
 from p2pswarm.data.chats.template import ChatTemplate, NoTemplate, read_template
@@ -292,6 +292,5 @@ def cache_of(train: TrainConfig) -> Path:
 
 
 def default_cache() -> Path:
-    """The user's folder for what can be made again (XDG Base Directory Specification)."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "p2pswarm"
+    """The user's folder for what can be made again."""
+    return cache_folder()

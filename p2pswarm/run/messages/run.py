@@ -89,7 +89,7 @@ class Finished(Message):
 
     reason: Reason
     version: Step | None = None
-    """Of the weights at the end; said to the trainers that stand by."""
+    """Of the weights at the end: how many steps are done; None if the run has failed."""
 
 
 @message(103)

@@ -7,14 +7,16 @@ Errors:  Unusable, with the remedy, when a process fails, and DeviceLost when it
          of the sum is lost.
 """
 
+import contextlib
 import os
 import selectors
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -155,17 +157,37 @@ class Ranks:
 def _started(device: str, threads: int, descriptors: Sequence[int]) -> RankProcess:
     command_end, commands = os.pipe()
     answers, answer_end = os.pipe()
-    process = subprocess.Popen(  # noqa: S603  our own module
-        [sys.executable, "-m", MODULE, str(command_end), str(answer_end)],
-        env={**os.environ, **LOCAL, **({"OMP_NUM_THREADS": str(threads)} if threads else {})},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,  # what goes wrong is in its answers, and on stderr
-        pass_fds=(command_end, answer_end, *descriptors),
-        start_new_session=True,  # Ctrl-C is the node's, which ends us in its own time
-    )
+    with _signals_blocked():
+        process = subprocess.Popen(  # noqa: S603  our own module
+            [sys.executable, "-m", MODULE, str(command_end), str(answer_end)],
+            env={**os.environ, **LOCAL, **({"OMP_NUM_THREADS": str(threads)} if threads else {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # what goes wrong is in its answers, and on stderr
+            pass_fds=(command_end, answer_end, *descriptors),
+            start_new_session=True,  # Ctrl-C is the node's, which ends us in its own time
+        )
     os.close(command_end)
     os.close(answer_end)
     return RankProcess(device, process, commands, answers)
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Block what asks a process to end, in this thread and in what it starts meanwhile.
+
+    Launchers send SIGTERM to all processes of a job. The node leaves in order only if its devices
+    stay until then; they end with their pipe.
+    """
+    if sys.platform == "win32":  # nothing is started there: its devices are refused
+        yield
+        return
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    )
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_all(ranks: list[RankProcess], folder: str) -> None:

@@ -207,9 +207,14 @@ class Connections:
         self._end(connection)
         return True
 
-    def refuse(self, reason: str) -> None:
-        """The run is over: tell it to every peer that opens a stream from now on."""
-        self._closed, self._last_word = True, Finished(reason[:REASON_CHARS])
+    def refuse(self, failure: str | None) -> None:
+        """No step follows: end every stream that is opened from now on, and say if it has failed.
+
+        Until the weights are written a run that has come to its end is not over for its servers:
+        a member that was cut off comes again, and hears of it then.
+        """
+        self._closed = True
+        self._last_word = None if failure is None else Finished(failure[:REASON_CHARS])
 
     def abandon(self, then: StandsBy | None = None) -> None:
         """Another trainer leads, and may take the members' sums: say so, and end all streams.
@@ -220,9 +225,9 @@ class Connections:
         for connection in self._open.values():
             self._dismiss(connection)
 
-    def finish(self, reason: str) -> None:
-        """The trainer leaves: tell all members why, and end all streams."""
-        self.refuse(reason)
+    def finish(self, reason: str, version: int | None = None) -> None:
+        """The trainer leaves: tell all members why and how many steps are done; end all streams."""
+        self._closed, self._last_word = True, Finished(reason[:REASON_CHARS], version)
         for connection in self._open.values():
             self._dismiss(connection)
 

@@ -209,7 +209,7 @@ class CoordinatorIo:
     async def finish(self, reason: str) -> None:
         """Say goodbye to all members, and wait until they have heard it."""
         self._close()
-        self._connections.finish(reason)
+        self._connections.finish(reason, self.coordinator.step)
         self.pump()
         await self._empty.wait()
 
@@ -432,7 +432,7 @@ class CoordinatorIo:
                 self._ask_owner(action)
             case RunFinished():
                 self._dispatcher.stop(commits=action.failed)
-                self._connections.refuse(action.reason)
+                self._connections.refuse(action.reason if action.failed else None)
                 self._owner.on_finish(action)
             case StepDone() | LastLeaves():
                 self._report_and_save(action)

@@ -9,6 +9,7 @@ from p2pswarm.node.progress.banner import greeting
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.parser import from_values
+from p2pswarm.settings.train_config import TrainConfig
 
 OWN = Contact(PeerId(bytes(32)), Address("203.0.113.7", 4000))
 HOW = "  python -m p2pswarm.node --bootstrap "
@@ -37,6 +38,14 @@ def test_a_trainer_tells_what_it_needs_and_what_to_run_there():
         "run 'my run' needs 6 servers or more, 3 a stage; on each such machine run",
         HOW + "a:1",
     ]
+
+
+def test_a_trainer_that_serves_alone_needs_nobody_and_says_how_to_help():
+    train = TrainConfig(alone=True)
+
+    lines = greeting(NodeConfig(role="trainer", train=train), OWN, 0.05)
+
+    assert lines[1] == "run 'p2pswarm' is served in this process, too; machines that help it run"
 
 
 def test_a_trainer_without_a_swarm_is_joined_itself():

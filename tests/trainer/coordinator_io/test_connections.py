@@ -167,7 +167,24 @@ def test_at_the_end_everybody_is_told_why_assigned_or_not():
     assert all(one.over and one.dismissed for one in (ann, bob, late))
 
 
-def test_once_the_run_is_over_newcomers_are_told_and_members_stay():
+def test_the_last_word_says_how_many_steps_are_done():
+    connections, (ann,) = opened(ANN)
+    connections.finish("done", 100)
+
+    assert said(connections, ann) == [Finished("done", 100)]
+
+
+def test_until_the_weights_are_written_who_comes_hears_nothing_and_comes_again():
+    connections, (ann,) = opened(ANN)
+    connections.refuse(None)
+    late = connections.open(BOB)
+
+    assert said(connections, late) == []
+    assert late.over
+    assert not ann.over
+
+
+def test_once_the_run_has_failed_newcomers_are_told_and_members_stay():
     connections, (ann,) = opened(ANN)
     connections.refuse("x" * 1000)
     late = connections.open(BOB)

@@ -1,0 +1,71 @@
+"""`p2pswarm pause`, `resume` and `drain`: a node of one's own, on this machine.
+
+Errors:  Unusable where no such node runs, or several do and none is named.
+"""
+
+import argparse
+import asyncio
+import importlib
+from pathlib import Path
+from typing import Any
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.commands.arguments import Commands, file_path, say
+from p2pswarm.settings.parser import load
+
+WHICH = (
+    "the node's settings file or its folder of `state`; left out: the one node that you run on "
+    "this machine"
+)
+COMMANDS = {
+    "pause": (
+        "take your machine back for a while",
+        "The server leaves its run, and rests until p2pswarm resume; then the command ends.",
+    ),
+    "resume": ("give your machine again", "The server that was paused looks for a run again."),
+    "drain": (
+        "end a node in order",
+        "The node leaves its run in order and ends with 0: nobody need start it again.",
+    ),
+}
+
+
+def add(commands: Commands) -> None:
+    """Add the three commands."""
+    for name, (text, description) in COMMANDS.items():
+        parser = commands.add_parser(name, help=text, description=description)
+        parser.set_defaults(main=_run)
+        parser.add_argument("node", nargs="?", type=file_path, metavar="NODE", help=WHICH)
+
+
+def _run(flags: argparse.Namespace) -> int:
+    """Ask the node, and print what it answers."""
+    module = importlib.import_module("p2pswarm.node.owner_socket")
+    requests = importlib.import_module("p2pswarm.node.owner_requests")
+    node = _only(module, flags.node)
+    say(asyncio.run(module.ask_node(node, requests.OwnerRequest(flags.command))))
+    return 0
+
+
+def _only(module: Any, named: Path | None) -> Any:
+    """The node that is meant."""
+    folder = module.running_folder() if named is None else _state(named)
+    found = [] if folder is None else module.running_nodes(folder)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        where = "you run no node on this machine" if named is None else f"no node runs with {named}"
+        raise Unusable(f"{where}: start one, or name its settings file or its folder of `state`")
+    texts = "; ".join(node.text for node in found)
+    raise Unusable(
+        f"{len(found)} nodes run: {texts}; name the settings file of one, or its folder of `state`"
+    )
+
+
+def _state(named: Path) -> Path:
+    if named.is_dir():
+        return named
+    state = load(named).state
+    if state is None:
+        raise Unusable(f"{named} names no `state`: leave it out, or set that and start the node")
+    return state
