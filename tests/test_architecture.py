@@ -163,6 +163,7 @@ SHELL = frozenset(
 """The files that may await or meet the operating system. They pump and never decide."""
 SHELL_SHARE_MAX = 0.27  # of the package's lines; it only goes down
 OUTSIDE = {
+    "base/file_lock.py",
     "base/files.py",
     "command_line.py",
     "net/os",
@@ -413,11 +414,21 @@ def late_imports(package: Path) -> Iterator[str]:
     for path, tree in modules(package):
         tops = {id(node) for node in tree.body}
         tops |= {id(n) for node in tree.body if isinstance(node, ast.Try) for n in node.body}
+        tops |= {id(n) for node in tree.body for n in of_a_system(node)}
         for node in nodes_of(tree, ast.Import | ast.ImportFrom):
             if id(node) not in tops:
                 yield f"{path}:{node.lineno}: import inside"
         if "importlib" in imports(tree) and not within(path, LATE_IMPORTS):
             yield f"{path}: importlib"
+
+
+def of_a_system(node: ast.stmt) -> Iterator[ast.stmt]:
+    """The statements below `if sys.platform == ...`, all branches: mypy reads each for its system."""
+    if isinstance(node, ast.If) and "sys.platform" in ast.unparse(node.test):
+        yield from node.body
+        for other in node.orelse:
+            yield other
+            yield from of_a_system(other)
 
 
 def code_in_init(package: Path) -> Iterator[str]:

@@ -10,13 +10,14 @@ from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
+from p2pswarm.node.console_end import watch_console_end
 from p2pswarm.settings.node_config import NodeConfig
 
 T = TypeVar("T")
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 FAILED = 1
 LEAVE_S = 4.5  # to leave in order; the whole process then ends within 5 s
-SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # Windows has the last instead of SIGHUP
 GRACE_S = 3.0  # a person who pressed Ctrl-C waits; leaving after the step saves a replay
 
 
@@ -81,6 +82,7 @@ class Shutdown:
         """Handle signals from now on, even while the loop is busy."""
         for number in ending_signals():
             signal.signal(number, self._on_signal)
+        watch_console_end()
 
     def watch_stdin(self) -> None:
         """Leave when stdin ends, as it does when the program at its other end ends."""

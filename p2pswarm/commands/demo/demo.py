@@ -45,6 +45,8 @@ from p2pswarm.commands.demo.supervisor import (
     Supervisor,
 )
 from p2pswarm.commands.picture import picture_format
+from p2pswarm.net.os.event_loop import signals_handled
+from p2pswarm.node.console_end import watch_console_end
 from p2pswarm.node.progress.output import shown_time
 from p2pswarm.node.run.run_text import read_corpus
 from p2pswarm.node.shutdown import INTERRUPTED, ending_signals
@@ -176,6 +178,7 @@ def main(options: Options) -> int:
     """Run the demo; returns the exit code."""
     picture_format(options.plot)
     try:
+        # asyncio's own loop: that of a node starts no processes on Windows
         return asyncio.run(_interruptible(options, Console()))
     except asyncio.CancelledError:
         return INTERRUPTED
@@ -189,16 +192,16 @@ async def _interruptible(options: Options, console: Console) -> int:
     assert work is not None
     signals = 0
 
-    def leave() -> None:
+    def leave(_number: int) -> None:
         nonlocal signals
         signals += 1
         if signals == 1:
             console.print("leaving; Ctrl-C again to leave at once")
         work.cancel()  # the second time it cancels the waiting, and the children are killed
 
-    for number in ending_signals():
-        asyncio.get_running_loop().add_signal_handler(number, leave)
-    return await demo(options, console)
+    with signals_handled(asyncio.get_running_loop(), ending_signals(), leave):
+        watch_console_end()
+        return await demo(options, console)
 
 
 async def demo(options: Options, console: Console) -> int:
@@ -225,7 +228,7 @@ def check_text(options: Options, folder: Path) -> None:
     if options.data is None:
         return
     settings = folder / "text.toml"
-    settings.write_text(trainer_settings(NOWHERE, options))
+    settings.write_text(trainer_settings(NOWHERE, options), encoding="utf-8")
     read_corpus(load(settings))
 
 

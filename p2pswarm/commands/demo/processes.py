@@ -1,7 +1,8 @@
 """The demo's processes: each is a node as a user would start it, and none outlives the demo.
 
-A process's stdin is a pipe from us. However we die, the pipe then ends, and the process leaves.
-Each process is in its own session, so Ctrl-C in the terminal reaches only us.
+A process's stdin is a pipe from us. However we die, the pipe then ends, and the process leaves. We
+ask it to leave by closing the pipe, because Windows has no signal for that. Each process is in its
+own session or group, so Ctrl-C in the terminal reaches only us.
 
 Errors:  Unusable when a process ends before it has printed a line that we need.
 """
@@ -9,7 +10,7 @@ Errors:  Unusable when a process ends before it has printed a line that we need.
 import asyncio
 import contextlib
 import os
-import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -18,7 +19,10 @@ from pathlib import Path
 from p2pswarm.base.errors import Unusable
 
 LEAVE_S = 5.0  # a node leaves within this time; afterwards it is killed
+GROUP = subprocess.CREATE_NEW_PROCESS_GROUP if sys.platform == "win32" else 0
 LINE_BYTES_MAX = 1 << 20  # a line of JSON may name hundreds of servers
+CHILD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+"""Added to the environment of each."""
 
 
 @dataclass(slots=True)
@@ -33,7 +37,7 @@ class DemoProcess:
         """The next line of its stdout; None at the end."""
         assert self.os_process.stdout is not None
         raw = await self.os_process.stdout.readline()
-        return raw.decode(errors="replace").rstrip("\n") if raw else None
+        return raw.decode(errors="replace").rstrip("\r\n") if raw else None
 
     async def line_with(self, mark: str) -> str:
         """The first line that contains `mark`; raises Unusable if the process ends first."""
@@ -44,7 +48,7 @@ class DemoProcess:
 
     def last_words(self) -> str:
         """The last line of its log."""
-        lines = self.log.read_text(errors="replace").strip().splitlines()
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1] if lines else "it left no message"
 
     def kill(self) -> None:
@@ -68,7 +72,7 @@ class DemoProcesses:
     async def start(self, name: str, settings: str) -> DemoProcess:
         """Start a node with these settings, a TOML text."""
         config = self._folder / f"{name}.toml"
-        config.write_text(settings)
+        config.write_text(settings, encoding="utf-8")
         log = self._folder / f"{name}.log"
         with log.open("wb") as stderr:
             os_process = await asyncio.create_subprocess_exec(
@@ -78,7 +82,8 @@ class DemoProcesses:
                 stderr=stderr,
                 limit=LINE_BYTES_MAX,
                 start_new_session=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+                creationflags=GROUP,
+                env={**os.environ, **CHILD},
             )
         process = DemoProcess(name, os_process, log)
         self._all.append(process)
@@ -87,8 +92,8 @@ class DemoProcesses:
     async def leave(self) -> None:
         """Ask all to leave, and kill those that have not left within `LEAVE_S`."""
         for process in self.running:
-            with contextlib.suppress(ProcessLookupError):
-                process.os_process.send_signal(signal.SIGTERM)
+            assert process.os_process.stdin is not None
+            process.os_process.stdin.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 for process in self._all:

@@ -375,7 +375,7 @@ def _write_words(words: _Words, run: RunConfig, folder: Path) -> None:
     about |= {"tokenizer_class": PLAIN, "model_max_length": run.model.sequence_length}
     if (end := tokenizer.end_text) is not None:
         about["eos_token"] = end
-    (folder / CONFIG_FILE).write_text(json.dumps(about, indent=1) + "\n")
+    (folder / CONFIG_FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     if template is not None:
         (folder / TEMPLATE_FILE).write_text(template.text, encoding="utf-8")
 

@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import os
 import re
+import sys
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
@@ -293,5 +294,6 @@ def cache_of(train: TrainConfig) -> Path:
 
 def default_cache() -> Path:
     """The user's folder for what can be made again (XDG Base Directory Specification)."""
-    base = os.environ.get("XDG_CACHE_HOME")
+    name = "LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME"
+    base = os.environ.get(name)
     return (Path(base) if base else Path.home() / ".cache") / "p2pswarm"
