@@ -423,7 +423,7 @@ def late_imports(package: Path) -> Iterator[str]:
 
 
 def of_a_system(node: ast.stmt) -> Iterator[ast.stmt]:
-    """The statements below `if sys.platform == ...`, all branches: mypy reads each for its system."""
+    """The statements of all branches of `if sys.platform == ...`: mypy reads each for a system."""
     if isinstance(node, ast.If) and "sys.platform" in ast.unparse(node.test):
         yield from node.body
         for other in node.orelse:

@@ -48,20 +48,23 @@ def private_opener(path: str, flags: int) -> int:
 
 def replace_file(file: Path, place: Path) -> None:
     """Move a file to a name, which another may have; on Windows, as soon as nobody reads that."""
-    _patiently(lambda: file.replace(place))
+    patiently(lambda: file.replace(place))
 
 
 def delete_file(file: Path) -> None:
     """Delete a file if it is there; on Windows, as soon as nobody has it open."""
-    _patiently(lambda: file.unlink(missing_ok=True))
+    patiently(lambda: file.unlink(missing_ok=True))
 
 
-def _patiently(change: Callable[[], object], tries: int = TRIES) -> None:
+def patiently(
+    change: Callable[[], object], tries: int = TRIES, between_s: float = BETWEEN_TRIES_S
+) -> None:
+    """Change a name in a folder, and try again while somebody has the file open."""
     for _ in range(tries - 1):
         try:
             change()
         except PermissionError:
-            time.sleep(BETWEEN_TRIES_S)
+            time.sleep(between_s)
         else:
             return
     change()

@@ -166,6 +166,11 @@ class FineLoop(asyncio.SelectorEventLoop):
     On Windows that of asyncio steps by 16 ms before Python 3.13, and a local answer takes no time.
     """
 
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        super().__init__(selector)
+        # asyncio fires timers early by the step of its own clock
+        self._clock_resolution = time.get_clock_info("perf_counter").resolution
+
     def time(self) -> float:
         """Return the time of the system's finest clock."""
         return time.perf_counter()

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from p2pswarm.net.os.local_network import IPV4, IPV6, own_host
 
@@ -27,7 +27,7 @@ def watched(on_change: Callable[[], None]) -> Iterator[bool]:
     """Call `on_change` soon after each change within the block; yields whether the kernel tells."""
     sock = _netlink()
     if sock is None:
-        with _looks(on_change):
+        with looks(on_change, _addresses):
             yield False
         return
     loop = asyncio.get_running_loop()
@@ -56,15 +56,19 @@ def watched(on_change: Callable[[], None]) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def _looks(on_change: Callable[[], None], every_s: float = LOOK_EVERY_S) -> Iterator[None]:
+def looks(
+    on_change: Callable[[], None],
+    addresses: Callable[[], Sequence[str | None]],
+    every_s: float = LOOK_EVERY_S,
+) -> Iterator[None]:
     """Compare this machine's addresses from time to time within the block."""
     loop = asyncio.get_running_loop()
-    seen = _addresses()
+    seen = addresses()
 
     def look() -> None:
         nonlocal seen, timer
         timer = loop.call_later(every_s, look)
-        now = _addresses()
+        now = addresses()
         if now != seen:
             seen = now
             on_change()
