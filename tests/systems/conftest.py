@@ -1,4 +1,4 @@
-"""Programs as this system runs them; on Linux, also as Windows would."""
+"""Programs as this system runs them; on Linux, as Windows would: tests/procs has Linux."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PRETENDED = Path(__file__).parent / "pretend_windows"
-SYSTEMS = ["this system"] + (["windows, pretended"] if sys.platform == "linux" else [])
+PRETENDS = sys.platform == "linux"
 
 
 class Program:
@@ -66,11 +66,11 @@ class Program:
         self.process.stdout.close()
 
 
-@pytest.fixture(params=SYSTEMS)
-def run_python(request, tmp_path) -> Iterator:
+@pytest.fixture
+def run_python(tmp_path) -> Iterator:
     """Starts a Python with these arguments."""
     programs: list[Program] = []
-    path = [str(ROOT)] if request.param == "this system" else [str(PRETENDED), str(ROOT)]
+    path = [str(PRETENDED), str(ROOT)] if PRETENDS else [str(ROOT)]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path),
@@ -86,7 +86,6 @@ def run_python(request, tmp_path) -> Iterator:
         programs.append(Program([str(each) for each in arguments], tmp_path, errors, environment))
         return programs[-1]
 
-    start.pretends = request.param != "this system"
     yield start
     for program in programs:
         program.kill()

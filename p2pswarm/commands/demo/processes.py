@@ -19,7 +19,10 @@ from pathlib import Path
 from p2pswarm.base.errors import Unusable
 
 LEAVE_S = 5.0  # a node leaves within this time; afterwards it is killed
-GROUP = subprocess.CREATE_NEW_PROCESS_GROUP if sys.platform == "win32" else 0
+if sys.platform == "win32":
+    GROUP = subprocess.CREATE_NEW_PROCESS_GROUP
+else:
+    GROUP = 0
 LINE_BYTES_MAX = 1 << 20  # a line of JSON may name hundreds of servers
 CHILD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUTF8": "1"}
 """Added to the environment of each."""

@@ -17,6 +17,7 @@ from queue import SimpleQueue
 
 from p2pswarm.base.errors import BadRecord, LinkLost, SwarmError
 from p2pswarm.net.os.base import BulkMachine
+from p2pswarm.net.os.event_loop import clock_of
 from p2pswarm.net.os.system_limits import WATCHED_MAX
 
 _ACKED = struct.Struct("=Q")
@@ -155,8 +156,9 @@ class SocketBulkPipe:
 
     def _send(self) -> None:
         machine, send_all = self._machine, self._sock.sendall
+        now_s = clock_of(self._loop)
         while self._ended is None:
-            out = machine.next_out(self._loop.time())
+            out = machine.next_out(now_s())
             if out is None:
                 self._wakeups.get()
                 continue

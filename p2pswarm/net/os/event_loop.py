@@ -176,6 +176,11 @@ class FineLoop(asyncio.SelectorEventLoop):
         return time.perf_counter()
 
 
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """The clock of a loop, for other threads: that of uvloop stands still while it sleeps."""
+    return time.perf_counter if isinstance(loop, FineLoop) else time.monotonic
+
+
 def new_loop() -> asyncio.AbstractEventLoop:
     """An event loop with the eager selector."""
     return FineLoop(EagerSelector())

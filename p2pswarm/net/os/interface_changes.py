@@ -64,6 +64,7 @@ def looks(
     """Compare this machine's addresses from time to time within the block."""
     loop = asyncio.get_running_loop()
     seen = addresses()
+    timer: asyncio.TimerHandle | None = None
 
     def look() -> None:
         nonlocal seen, timer
@@ -73,7 +74,7 @@ def looks(
             seen = now
             on_change()
 
-    timer: asyncio.TimerHandle = loop.call_later(every_s, look)
+    timer = loop.call_later(every_s, look)
     try:
         yield
     finally:

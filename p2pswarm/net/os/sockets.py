@@ -134,15 +134,12 @@ class SocketNet:
         _require_watching(asyncio.get_running_loop())
         try:
             family, name = (await self._resolver.resolve(at))[0]
-            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock = _unbound(family, name)
         except OSError as error:
             raise Unusable(f"cannot listen on {at}: {reason_of(error)}{NOT_OURS}") from error
         try:
             _require_free(family, name)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:  # [::] is all of this host, whatever its sysctl says
-                only = str(name[0]) != EVERYWHERE_V6
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
             sock.setblocking(False)
             sock.bind(name)
             sock.listen(BACKLOG)
@@ -346,6 +343,15 @@ def _address(name: tuple[str | int, ...]) -> Address:
     return Address(str(name[0]), int(name[1]))
 
 
+def _unbound(family: int, name: tuple[str | int, ...]) -> socket.socket:
+    """A socket that can be bound to an address."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    if family == socket.AF_INET6:  # [::] is all of this host, whatever its sysctl says
+        only = str(name[0]) != EVERYWHERE_V6
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
+    return sock
+
+
 if sys.platform == "win32":
 
     def _require_free(family: int, name: tuple[str | int, ...]) -> None:
@@ -354,7 +360,7 @@ if sys.platform == "win32":
         Dials come from the port at which we listen, so the listener cannot have it alone.
         """
         if name[1]:
-            with socket.socket(family, socket.SOCK_STREAM) as trial:
+            with _unbound(family, name) as trial:
                 trial.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
                 trial.bind(name)
 

@@ -43,7 +43,7 @@ STEP_S = 1 / 64
 BINARY = 1 << 30
 EXCLUSIVE = -5
 NEW_GROUP = 0x200
-BREAK, CONSOLE_CLOSED = signal.SIGUSR1, signal.SIGUSR2
+BREAK, CONSOLE_CLOSED, KILL = signal.SIGUSR1, signal.SIGUSR2, signal.SIGKILL
 CLOSED = 2  # CTRL_CLOSE_EVENT
 
 # locks and files
@@ -171,7 +171,12 @@ def begin(self, *arguments, creationflags=0, **named):
     real_begin(self, *arguments, **named)
 
 
+def terminate(self):
+    self.send_signal(KILL)
+
+
 subprocess.Popen.__init__ = begin
+subprocess.Popen.kill = subprocess.Popen.terminate = terminate
 
 # the console
 
