@@ -17,7 +17,6 @@ if sys.platform == "win32":
     """The window was closed, the user logs off, the machine shuts down."""
     LEAVE_S = 5.0  # as long as Windows waits
 
-    @ctypes.WINFUNCTYPE(ctypes.c_int, ctypes.c_uint)
     def _on_event(event: int) -> int:
         if event not in ENDS:
             return 0  # Ctrl-C and Ctrl-Break are signals
@@ -25,9 +24,12 @@ if sys.platform == "win32":
         threading.Event().wait(LEAVE_S)  # the process is over before
         return 1
 
+    HANDLER = ctypes.WINFUNCTYPE(ctypes.c_int, ctypes.c_uint)(_on_event)
+    """Kept as long as the process lives: Windows knows its address."""
+
     def watch_console_end() -> None:
         """Raise SIGTERM when the console ends, from now on."""
-        ctypes.WinDLL("kernel32").SetConsoleCtrlHandler(_on_event, 1)
+        ctypes.WinDLL("kernel32").SetConsoleCtrlHandler(HANDLER, 1)
 else:
 
     def watch_console_end() -> None:

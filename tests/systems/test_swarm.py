@@ -6,11 +6,14 @@ On Linux they run as if they were on Windows (`pretend_windows`).
 import json
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
+
 from p2pswarm.net.crypto.identity import Identity
 
+ROOT = Path(__file__).parents[2]
 RUN = """
 listen = "127.0.0.1:0"
 leave_at_eof = true
@@ -142,3 +145,23 @@ def test_a_second_node_at_a_port_is_told(node):
 
     assert second.end() == 2
     assert "choose another port with --listen" in second.errors
+
+
+OWN_LOOP = """with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+    runner.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="every loop of a Mac watches sockets")
+def test_a_program_with_a_loop_that_watches_no_sockets_is_told_how_to_have_one(
+    run_python, tmp_path
+):
+    program = (ROOT / "examples" / "three_node_dht.py").read_text(encoding="utf-8")
+    (tmp_path / "usual.py").write_text(program)
+    (tmp_path / "own.py").write_text(program.replace("asyncio.run(main())\n", OWN_LOOP))
+
+    usual, own = run_python("usual.py"), run_python("own.py")
+
+    assert usual.end() == 1
+    assert "asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)" in usual.errors
+    assert own.end() == 0, own.errors
