@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-
 from p2pswarm.net.crypto.identity import Identity
 
 ROOT = Path(__file__).parents[2]
