@@ -351,6 +351,16 @@ def worldly_rules(package: Path) -> Iterator[str]:
             yield f"{path}: {root} in a rule"
 
 
+def systems_in_rules(package: Path) -> Iterator[str]:
+    """What differs between operating systems is where the program meets them."""
+    for path, tree in modules(package):
+        if within(path, OUTSIDE):
+            continue
+        for node in nodes_of(tree, ast.Attribute):
+            if ast.unparse(node) in ("sys.platform", "os.name", "platform.system"):
+                yield f"{path}:{node.lineno}: {ast.unparse(node)}"
+
+
 def awaiting_rules(package: Path) -> Iterator[str]:
     """Only files of the shell await."""
     waiting = ast.Await | ast.AsyncFor | ast.AsyncWith
@@ -611,6 +621,7 @@ RULES: tuple[Rule, ...] = (
     upward_imports,
     circles,
     worldly_rules,
+    systems_in_rules,
     awaiting_rules,
     names_defined_twice,
     lonely_modules,
