@@ -308,7 +308,7 @@ def _give_name(beside: Path, place: Path) -> None:
         _refuse_what_is_there(place)
         beside.rename(place)
     else:
-        beside.unlink()
+        delete_file(beside)
 
 
 def _beside(path: Path) -> Path:

@@ -152,7 +152,7 @@ def give_name(part: Path, final: Path, link: Callable[[Path, Path], None] = os.l
             raise FileExistsError(0, "it is there already", str(final)) from None
         part.rename(final)
     else:
-        part.unlink()
+        delete_file(part)
 
 
 REASON_CHARS_MAX = 200  # of what a store's library says: some print a whole answer

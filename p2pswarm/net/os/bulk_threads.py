@@ -73,8 +73,8 @@ class SocketBulkPipe:
         self._loop_waits = loop_waits
         if loop_waits:
             self._loop.add_reader(sock, self._readable)
-        else:
-            self._start(self._wait_for_first, "wait")
+        elif not self._start(self._wait_for_first, "wait"):
+            self._in_loop(self._readable)
 
     def wake(self) -> None:
         """Let the sending thread ask the machine again."""
@@ -115,7 +115,8 @@ class SocketBulkPipe:
         else:
             raise LinkLost(f"{self._label}: the peer closed it")
 
-    def _start(self, body: Callable[[], None], duty: str) -> None:
+    def _start(self, body: Callable[[], None], duty: str) -> bool:
+        """Start a thread; if the system has none left, the pipe ends."""
         thread = threading.Thread(
             target=self._run, args=(body,), name=f"bulk-{duty} {self._label}", daemon=True
         )
@@ -124,10 +125,12 @@ class SocketBulkPipe:
             self._threads.append(thread)
         try:
             thread.start()
-        except RuntimeError as error:  # the system has none left
+        except RuntimeError as error:
             self._threads.remove(thread)
             self._end(LinkLost(f"{self._label}: {error}"))
             self._leave()
+            return False
+        return True
 
     def _run(self, body: Callable[[], None]) -> None:
         """Run a part of the pipe's work; whatever ends it wrongly ends the pipe."""

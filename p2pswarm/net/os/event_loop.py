@@ -103,7 +103,7 @@ def signals_handled(
         yield
     finally:
         for number, former in before.items():
-            signal.signal(number, former)
+            signal.signal(number, signal.SIG_DFL if former is None else former)
 
 
 def apart(work: Callable[[], T]) -> T:

@@ -287,6 +287,15 @@ def no_threads():
     threading.stack_size(0)
 
 
+async def test_a_pipe_that_no_thread_can_wait_for_ends(no_threads):
+    no_threads()
+    async with piped(loop_waits=False) as ((one, other), _):
+        await one.until("released")
+        await other.until("released")
+
+        assert "thread" in str(one.error)
+
+
 async def test_a_pipe_for_which_the_system_has_no_thread_ends(no_threads):
     async with piped() as ((source, target), (pipe, _)):
         source.to_send = [b"abcd"]
