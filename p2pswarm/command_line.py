@@ -33,8 +33,8 @@ UNREAD = 141  # 128 and SIGPIPE: what a shell says of a program that ends so
 def main(argv: Sequence[str]) -> int:
     """Run the command that the flags name; returns the exit code."""
     begun = argparse.Namespace(begun_s=time.monotonic())
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # on Windows a pipe has the letters of one country
+    if sys.platform == "win32" and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a pipe has the letters of one country there
     try:
         flags = make_parser().parse_args(argv, begun)
         code: int = flags.main(flags)
