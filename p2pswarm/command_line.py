@@ -4,6 +4,7 @@ Errors:  one line on stderr; exit code 2 for what the user can correct, 1 for a 
 """
 
 import argparse
+import io
 import sys
 import time
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ ALL = (
 def main(argv: Sequence[str]) -> int:
     """Run the command that the flags name; returns the exit code."""
     begun = argparse.Namespace(begun_s=time.monotonic())
+    if sys.platform == "win32" and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a pipe has the letters of one country there
     try:
         flags = make_parser().parse_args(argv, begun)
         code: int = flags.main(flags)

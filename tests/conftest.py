@@ -36,8 +36,13 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("short")  # `--hypothesis-profile=full`: make test-all
 
 HERE = Path(__file__).parent
-WAITING = ("procs", "wanlab", "natlab")
+WAITING = ("procs", "wanlab", "natlab", "systems")
 """Folders whose tests mostly wait: for processes that start, and for networks."""
+NEED_LINUX = (
+    *("procs", "wanlab", "natlab", "server/devices"),  # forks, namespaces, memory that has no name
+    "net/os/test_system_limits.py",  # limits that Windows lacks
+)
+collect_ignore = [] if sys.platform == "linux" else list(NEED_LINUX)
 UNTRACED = {
     *(
         "run/chain/test_model.py",

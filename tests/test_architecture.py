@@ -169,6 +169,7 @@ SHELL = frozenset(
 """The files that may await or meet the operating system. They pump and never decide."""
 SHELL_SHARE_MAX = 0.27  # of the package's lines; it only goes down
 OUTSIDE = {
+    "base/file_lock.py",
     "base/files.py",
     "base/user_folders.py",
     "cli.py",
@@ -358,6 +359,16 @@ def worldly_rules(package: Path) -> Iterator[str]:
             yield f"{path}: {root} in a rule"
 
 
+def systems_in_rules(package: Path) -> Iterator[str]:
+    """What differs between operating systems is where the program meets them."""
+    for path, tree in modules(package):
+        if within(path, OUTSIDE):
+            continue
+        for node in nodes_of(tree, ast.Attribute):
+            if ast.unparse(node) in ("sys.platform", "os.name", "platform.system"):
+                yield f"{path}:{node.lineno}: {ast.unparse(node)}"
+
+
 def awaiting_rules(package: Path) -> Iterator[str]:
     """Only files of the shell await."""
     waiting = ast.Await | ast.AsyncFor | ast.AsyncWith
@@ -421,11 +432,21 @@ def late_imports(package: Path) -> Iterator[str]:
     for path, tree in modules(package):
         tops = {id(node) for node in tree.body}
         tops |= {id(n) for node in tree.body if isinstance(node, ast.Try) for n in node.body}
+        tops |= {id(n) for node in tree.body for n in of_a_system(node)}
         for node in nodes_of(tree, ast.Import | ast.ImportFrom):
             if id(node) not in tops:
                 yield f"{path}:{node.lineno}: import inside"
         if "importlib" in imports(tree) and not within(path, LATE_IMPORTS):
             yield f"{path}: importlib"
+
+
+def of_a_system(node: ast.stmt) -> Iterator[ast.stmt]:
+    """The statements of all branches of `if sys.platform == ...`: mypy reads each for a system."""
+    if isinstance(node, ast.If) and "sys.platform" in ast.unparse(node.test):
+        yield from node.body
+        for other in node.orelse:
+            yield other
+            yield from of_a_system(other)
 
 
 def code_in_init(package: Path) -> Iterator[str]:
@@ -608,6 +629,7 @@ RULES: tuple[Rule, ...] = (
     upward_imports,
     circles,
     worldly_rules,
+    systems_in_rules,
     awaiting_rules,
     names_defined_twice,
     lonely_modules,

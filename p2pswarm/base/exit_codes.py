@@ -4,6 +4,8 @@ A node that was asked to end says so, even if it handed everything over: with 0 
 book its work as done. docs/start_and_stop.md has what each launcher makes of them.
 """
 
+import signal
+
 DONE = 0
 """Nothing is left to do: the run is over, or the owner drained the node."""
 FAILED = 1
@@ -20,6 +22,10 @@ TERMINATED = OF_SIGNALS + 15
 """SIGTERM, or another request of a program: the machine is taken, the work goes on elsewhere."""
 
 
+BREAK = getattr(signal, "SIGBREAK", None)
+"""What a program sends another one of its console on Windows, where SIGTERM ends it unheard."""
+
+
 def code_of(number: int) -> int:
     """The exit code of a process that a signal asks to end."""
-    return OF_SIGNALS + number
+    return TERMINATED if number == BREAK else OF_SIGNALS + number

@@ -17,7 +17,9 @@ import itertools
 import os
 import shutil
 import stat
+import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,13 +34,40 @@ POINTER_BYTES = max(map(len, POINTERS))
 BESIDE = ".part"  # added to the name of a file that is not complete yet
 PRIVATE = 0o600
 """The mode of a file that its owner alone may read: keys, and what a closed run is about."""
-CAN_SYNC_FOLDERS = os.name == "posix"  # Windows does it by itself
+CAN_SYNC_FOLDERS = sys.platform != "win32"  # Windows does it by itself
+TRIES = 5 if sys.platform == "win32" else 1
+"""There a file stays while anybody has it open: a scanner for viruses, or who reads a piece."""
+BETWEEN_TRIES_S = 0.1
 CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # some networks' folders, or unreadable
 
 
 def private_opener(path: str, flags: int) -> int:
     """For `open`: a file that is made is its owner's alone, whatever the umask."""
     return os.open(path, flags, PRIVATE)
+
+
+def replace_file(file: Path, place: Path) -> None:
+    """Move a file to a name, which another may have; on Windows, as soon as nobody reads that."""
+    patiently(lambda: file.replace(place))
+
+
+def delete_file(file: Path) -> None:
+    """Delete a file if it is there; on Windows, as soon as nobody has it open."""
+    patiently(lambda: file.unlink(missing_ok=True))
+
+
+def patiently(
+    change: Callable[[], object], tries: int = TRIES, between_s: float = BETWEEN_TRIES_S
+) -> None:
+    """Change a name in a folder, and try again while somebody has the file open."""
+    for _ in range(tries - 1):
+        try:
+            change()
+        except PermissionError:
+            time.sleep(between_s)
+        else:
+            return
+    change()
 
 
 def sync_folder(folder: Path) -> None:
@@ -67,7 +96,7 @@ def write_durably(file: Path, data: bytes, mode: int = PRIVATE) -> None:
     """Replace a file; the new one is on the disk under its name when this returns."""
     draft = file.with_name(f"{file.name}.new")
     _put_new(draft, data, mode)
-    draft.replace(file)
+    replace_file(draft, file)
     sync_folder(file.parent)
 
 
@@ -78,12 +107,12 @@ def create_durably(file: Path, data: bytes, mode: int = PRIVATE) -> None:
         _put_new(draft, data, mode)
         _give_name(draft, file)
     finally:
-        draft.unlink(missing_ok=True)
+        delete_file(draft)
     sync_folder(file.parent)
 
 
 def _put_new(draft: Path, data: bytes, mode: int) -> None:
-    draft.unlink(missing_ok=True)  # one of before a crash may have another mode
+    delete_file(draft)  # one of before a crash may have another mode
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as opened:
         opened.write(data)
@@ -161,7 +190,7 @@ def check_target(path: Path, needs_bytes: int = 0) -> None:
         _refuse_what_is_no_file(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = _beside(path)
-        beside.unlink(missing_ok=True)  # after a crash it may be another name of a finished file
+        delete_file(beside)  # after a crash it may be another name of a finished file
         beside.write_bytes(b"\0")
         beside.unlink()
         free_bytes = shutil.disk_usage(path.parent).free
@@ -239,16 +268,16 @@ def _write(place: Path, write: Callable[[Path], None], *, replace: bool) -> int:
     place.parent.mkdir(parents=True, exist_ok=True)
     beside = _beside(place)
     try:
-        beside.unlink(missing_ok=True)  # as in check_target
+        delete_file(beside)  # as in check_target
         write(beside)
         _sync_file(beside)
         if replace:
-            beside.replace(place)
+            replace_file(beside, place)
         else:
             _give_name(beside, place)
         sync_folder(place.parent)
     except OSError:
-        beside.unlink(missing_ok=True)
+        delete_file(beside)
         raise
     return place.stat().st_size
 
@@ -279,7 +308,7 @@ def _give_name(beside: Path, place: Path) -> None:
         _refuse_what_is_there(place)
         beside.rename(place)
     else:
-        beside.unlink()
+        delete_file(beside)
 
 
 def _beside(path: Path) -> Path:

@@ -1,12 +1,14 @@
 """Folders of the user who runs a node (XDG Base Directory Specification)."""
 
 import os
+import sys
 from pathlib import Path
 
 
 def cache_folder() -> Path:
     """The folder for what can be made again; RuntimeError for a user who has no home."""
-    base = os.environ.get("XDG_CACHE_HOME")
+    name = "LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME"
+    base = os.environ.get(name)
     return (Path(base) if base else Path.home() / ".cache") / "p2pswarm"
 
 

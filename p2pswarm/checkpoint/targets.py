@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import fsspec  # type: ignore[import-untyped]
 
 from p2pswarm.base.errors import Unusable, one_line
-from p2pswarm.base.files import sync_folder
+from p2pswarm.base.files import delete_file, sync_folder
 from p2pswarm.checkpoint.names import part_name
 from p2pswarm.checkpoint.store import CheckpointStore
 
@@ -64,7 +64,7 @@ class PartFile:
         try:
             self._file.close()
         finally:
-            self._part.unlink(missing_ok=True)
+            delete_file(self._part)
 
 
 class LocalFolder:
@@ -114,7 +114,7 @@ class LocalFolder:
         if not place.exists():
             return
         for name in names:
-            (place / name).unlink(missing_ok=True)
+            delete_file(place / name)
             sync_folder(place)  # in this order on the disk, too
         if not any(place.iterdir()):
             place.rmdir()
@@ -152,7 +152,7 @@ def give_name(part: Path, final: Path, link: Callable[[Path, Path], None] = os.l
             raise FileExistsError(0, "it is there already", str(final)) from None
         part.rename(final)
     else:
-        part.unlink()
+        delete_file(part)
 
 
 REASON_CHARS_MAX = 200  # of what a store's library says: some print a whole answer

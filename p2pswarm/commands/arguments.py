@@ -4,6 +4,7 @@ Errors:  SystemExit with one line for flags that cannot be read, as argparse doe
 """
 
 import argparse
+import errno
 import importlib
 import json
 import os
@@ -99,6 +100,10 @@ def duration(text: str) -> int:
     return lasts_s
 
 
+NO_READER = (errno.EPIPE, errno.EINVAL) if sys.platform == "win32" else (errno.EPIPE,)
+"""What a write to a pipe fails with whose reader has ended; Windows has no error of its own."""
+
+
 class NobodyReads(SwarmError):
     """Who read the answer has ended, as `head` does when it has enough."""
 
@@ -115,7 +120,7 @@ def write(text: str) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())  # what is left in memory would fail again at the end
         os.close(nowhere)
-        if isinstance(error, BrokenPipeError):
+        if error.errno in NO_READER:
             raise NobodyReads("nobody reads the answer") from error
         raise Unusable(f"the answer cannot be written: {error.strerror}") from error
 

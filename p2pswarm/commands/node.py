@@ -240,7 +240,7 @@ def _check(flags: argparse.Namespace) -> int:
 
 def print_example(name: str) -> int:
     """Print a commented settings file."""
-    write((EXAMPLES / f"{name}.toml").read_text())
+    write((EXAMPLES / f"{name}.toml").read_text(encoding="utf-8"))
     return 0
 
 

@@ -153,6 +153,14 @@ class FoundFiles:
         return file.relative_to(base).as_posix() if file != base else file.name
 
 
+def in_order(files: Iterable[Path]) -> list[Path]:
+    """Files in the order of their names, which is the same on all systems.
+
+    Windows compares paths without regard to case, and the order of files is that of a run's text.
+    """
+    return sorted(files, key=lambda file: file.parts)
+
+
 def files_of(data: Path, suffixes: tuple[str, ...] = ()) -> FoundFiles:
     """The files that `data` means; `suffixes` declares which of a folder's are its text."""
     if is_dataset(data):
@@ -216,7 +224,7 @@ def _of_folder(data: Path, suffixes: tuple[str, ...]) -> FoundFiles:
     """The text files below a folder, or those that end as is asked."""
     passed_over = list[PassedOver]()
     try:
-        below = sorted(_below(data, passed_over))
+        below = in_order(_below(data, passed_over))
     except OSError as error:
         raise Unusable(f"{error.filename}: cannot be read: {error.strerror}") from error
     files = _ending(below, suffixes)
@@ -420,7 +428,7 @@ def found_files(data: Path) -> list[Path]:
     base = before_wildcards(data)
     try:
         found = set(_matching(base, data.parts[len(base.parts) :]))
-        return sorted(file for file in found if file.is_file())
+        return in_order(file for file in found if file.is_file())
     except OSError as error:
         raise Unusable(f"{error.filename}: cannot be read: {error.strerror}") from error
 

@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import struct
+import sys
 import tempfile
 import threading
 import weakref
@@ -23,13 +24,12 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.base.files import replace_file
 from p2pswarm.data.samples.corpus import Tokens, stable_hash
 from p2pswarm.settings.dataset_name import is_dataset
 
-try:
+if sys.platform != "win32":
     import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
 
 TRAILER = struct.Struct("<8s32sQQQQ")  # tag, fingerprint, lengths of the two parts, of their texts
 TAG = b"p2ptext3"  # rises when what is written changes
@@ -160,13 +160,18 @@ def open_prepared(
 @contextmanager
 def _swept(path: Path) -> Iterator[None]:
     """Delete what writers that were killed left of this text, unless somebody is writing there."""
+    parts = path.parent.glob(f"{path.stem}*{PART}")
     with ExitStack() as held:
-        if fcntl:
+        if sys.platform == "win32":
+            for part in parts:
+                with suppress(OSError):  # one that is open stays
+                    part.unlink(missing_ok=True)
+        else:
             folder = os.open(path.parent, os.O_RDONLY)
             held.callback(os.close, folder)
             with suppress(OSError):  # another writes; or a file system without locks
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                for part in path.parent.glob(f"{path.stem}*{PART}"):
+                for part in parts:
                     part.unlink(missing_ok=True)
             with suppress(OSError):
                 fcntl.flock(folder, fcntl.LOCK_SH)  # writers do not keep each other waiting
@@ -197,7 +202,7 @@ def prepare(path: Path, documents: Iterable[PreparedDocument], mark: bytes) -> N
             train.write(TRAILER.pack(TAG, mark, *lengths, *texts))
             train.flush()
             os.fsync(train.fileno())
-        Path(part).replace(path)
+        replace_file(Path(part), path)
         part = ""
     except OSError as error:
         raise Unusable(

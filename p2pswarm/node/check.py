@@ -3,7 +3,6 @@
 What is tried is taken back: no file stays but what is prepared of a text, which the run then uses.
 """
 
-import asyncio
 import importlib
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.base.ids import Address
 from p2pswarm.base.problems import Problems
 from p2pswarm.net.crypto.key_file import identity_from
+from p2pswarm.net.os.event_loop import run
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.node.roles import role_module
 from p2pswarm.node.run.run_folder import try_folder
@@ -28,7 +28,7 @@ def problems_of(config: NodeConfig) -> list[str]:
         with problems.noted():
             _try_key(config.identity)
     with problems.noted():
-        asyncio.run(_try_ports(config))
+        run(_try_ports(config))
     role_module(config.role).check(config, problems)
     return problems.lines
 

@@ -22,11 +22,12 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from p2pswarm.base.exit_codes import DONE, FAILED, TERMINATED, code_of
+from p2pswarm.node.console_end import watch_console_end
 from p2pswarm.settings.node_config import NodeConfig
 
 T = TypeVar("T")
 LEAVE_S = 4.5  # to leave in order; the whole process then ends within 5 s
-SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # Windows has the last instead of SIGHUP
 LEAVING = "leaving; once more to leave at once"
 GRACE_S = 3.0  # a person who pressed Ctrl-C waits; leaving after the step saves a replay
 
@@ -94,6 +95,7 @@ class Shutdown:
         """Handle signals from now on, even while the loop is busy."""
         for number in ending_signals():
             signal.signal(number, self._on_signal)
+        watch_console_end()
 
     def watch_stdin(self) -> None:
         """Leave when stdin ends, as it does when the program at its other end ends."""
@@ -118,7 +120,7 @@ class Shutdown:
             if number == signal.SIGINT:
                 os._exit(code_of(number))
             return
-        if number == signal.SIGTERM:
+        if code_of(number) == TERMINATED:
             self.asked.grace_s = self._notice_s
         self.asked.patient = True
         self._begin(code_of(number))  # before it is said: stdout may be a terminal that is closed

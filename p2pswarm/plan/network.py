@@ -189,7 +189,7 @@ def shipped_network(name: str) -> RegionNetwork:
         raise Unusable(
             f"no network {name!r:.60} ships with p2pswarm: there are {', '.join(shipped_names())}"
         )
-    text = (files(__package__) / FOLDER / f"{name}.json").read_text()
+    text = (files(__package__) / FOLDER / f"{name}.json").read_text(encoding="utf-8")
     found = json.loads(text)
     return RegionNetwork(
         name,

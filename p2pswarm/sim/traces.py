@@ -206,6 +206,6 @@ def _whole(value: Any) -> int:
 
 @lru_cache
 def _shipped() -> dict[str, Any]:
-    text = (files(__package__) / SHIPPED).read_text()
+    text = (files(__package__) / SHIPPED).read_text(encoding="utf-8")
     traces: dict[str, Any] = json.loads(text)["traces"]
     return traces

@@ -14,6 +14,7 @@ from p2pswarm.base.files import (
     POINTERS,
     check_target,
     create_durably,
+    patiently,
     read_small,
     refuse_pipe,
     refuse_pointer,
@@ -351,3 +352,29 @@ def test_where_no_folder_can_be_synced_none_is(tmp_path, synced, monkeypatch):
     write_durably(tmp_path / "x", b"new")
 
     assert [kind for kind, _ in synced] == ["file"]
+
+
+class Held:
+    """A file that somebody has open for some tries, on a system where that keeps its name."""
+
+    def __init__(self, tries: int) -> None:
+        self.left = tries
+
+    def change(self) -> None:
+        if self.left:
+            self.left -= 1
+            raise PermissionError(errno.EACCES, "in use")
+
+
+def test_a_file_that_is_held_for_a_moment_is_waited_for():
+    held = Held(4)
+
+    patiently(held.change, tries=5, between_s=0.0)
+
+    assert not held.left
+
+
+@pytest.mark.parametrize(("tries", "held"), [(5, 5), (1, 1)])
+def test_a_file_that_stays_held_is_an_error(tries, held):
+    with pytest.raises(PermissionError):
+        patiently(Held(held).change, tries=tries, between_s=0.0)

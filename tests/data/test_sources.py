@@ -4,12 +4,12 @@ import glob
 import json
 import os
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import pytest
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.sources import check_there, files_of, found_files
+from p2pswarm.data.sources import check_there, files_of, found_files, in_order
 
 INPUT = '{"text": "some text"}\n'
 
@@ -411,3 +411,13 @@ def test_brackets_in_a_folder_that_is_there_are_its_name(tmp_path):
 def test_a_pattern_that_finds_nothing_says_how_a_bracket_is_written(tmp_path):
     with pytest.raises(Unusable, match=r"no file is found by that pattern \(in a name, \[\[\] is"):
         check_there(tmp_path / "[gone]" / "*.txt")
+
+
+@pytest.mark.parametrize("kind", [PurePosixPath, PureWindowsPath])
+def test_files_have_one_order_on_all_systems(kind):
+    """Else a run would begin again with another text where its next trainer is on Windows."""
+    names = ["a/b.txt", "B.txt", "a.txt", "a/B.txt", "A/c.txt"]
+
+    ordered = [file.as_posix() for file in in_order(map(kind, names))]
+
+    assert ordered == ["A/c.txt", "B.txt", "a/B.txt", "a/b.txt", "a.txt"]

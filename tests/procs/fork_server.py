@@ -7,7 +7,6 @@ shared. The server has a single thread, or a fork could inherit a lock that nobo
 
 import contextlib
 import ctypes
-import fcntl
 import gc
 import importlib
 import os
@@ -21,6 +20,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
+
+if sys.platform != "win32":
+    import fcntl
 
 PRELOADED = (
     *("p2pswarm.cli", "p2pswarm.command_line", "p2pswarm.node.process", "p2pswarm.node.roles"),

@@ -46,6 +46,8 @@ from p2pswarm.commands.demo.supervisor import (
     Supervisor,
 )
 from p2pswarm.commands.picture import picture_format
+from p2pswarm.net.os.event_loop import signals_handled
+from p2pswarm.node.console_end import watch_console_end
 from p2pswarm.node.progress.output import shown_time, time_of
 from p2pswarm.node.run.run_text import read_corpus
 from p2pswarm.node.shutdown import LEAVING, ending_signals
@@ -181,6 +183,7 @@ def main(options: Options) -> int:
     picture_format(options.plot)
     asked: list[int] = []
     try:
+        # asyncio's own loop: that of a node starts no processes on Windows
         return asyncio.run(_interruptible(options, Console(), asked))
     except asyncio.CancelledError:
         return code_of(asked[0])
@@ -201,9 +204,9 @@ async def _interruptible(options: Options, console: Console, asked: list[int]) -
         elif number == signal.SIGINT:
             work.cancel()  # it cancels the waiting, and the children are killed
 
-    for number in ending_signals():
-        asyncio.get_running_loop().add_signal_handler(number, leave, number)
-    return await demo(options, console)
+    with signals_handled(asyncio.get_running_loop(), ending_signals(), leave):
+        watch_console_end()
+        return await demo(options, console)
 
 
 async def demo(options: Options, console: Console) -> int:
@@ -230,7 +233,7 @@ def check_text(options: Options, folder: Path) -> None:
     if options.data is None:
         return
     settings = folder / "text.toml"
-    settings.write_text(trainer_settings(NOWHERE, options))
+    settings.write_text(trainer_settings(NOWHERE, options), encoding="utf-8")
     read_corpus(load(settings))
 
 

@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.os.event_loop import run as run_loop
 from p2pswarm.net.os.local_network import IPV4, IPV6, is_here, own_host
 from p2pswarm.net.os.system_limits import (
+    WATCHED_MAX,
     allows_congestion_control,
     raise_file_limit,
     socket_memory_max_bytes,
@@ -46,7 +48,10 @@ from p2pswarm.settings.node_config import NodeConfig
 
 PATIENCE_S = 20.0  # two rounds of dial-backs of 5 s, 10 s apart, and the router
 MORE_PEERS_S = 1.0  # one seed has answered: others that were named may be a moment later
-DRIVER = Path("/proc/driver/nvidia/version")
+if sys.platform == "win32":
+    DRIVER = Path(os.environ.get("SYSTEMROOT", r"C:\Windows"), "System32", "nvcuda.dll")
+else:
+    DRIVER = Path("/proc/driver/nvidia/version")
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +135,7 @@ def _findings(stack: NodeStack, reach: Reachability, failure: str, *, named: boo
         send_memory_bytes=socket_memory_max_bytes("tcp_wmem"),
         receive_memory_bytes=socket_memory_max_bytes("tcp_rmem"),
         files=raise_file_limit(FILES_MIN),
+        watched_max=WATCHED_MAX,
         disk_free_bytes=shutil.disk_usage(stack.config.state or Path()).free,
         gpus=tuple(torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())),
         driver=DRIVER.exists(),

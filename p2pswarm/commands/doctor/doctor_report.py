@@ -1,10 +1,13 @@
 """Findings of `p2pswarm doctor`: lines for people, JSON for scripts, and advice."""
 
 import json
+import sys
 from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 
+from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.guard.bans import time_left
+from p2pswarm.net.guard.file_budget import within_select
 from p2pswarm.progress.printable import printable
 from p2pswarm.reach.nat.announcement import ASSUMED
 from p2pswarm.reach.nat.reachability import Belief, NatKind, State
@@ -13,6 +16,10 @@ SOCKET_BYTES_MIN = 16 * 2**20  # 1 Gbit/s over 100 ms has 12.5 MB under way
 FILES_MIN = 4096  # 1,024 links, each with bulk connections
 CLOCK_S_MAX = 2.0  # docs/dht.md: from 5 s on, records are refused
 DISK_BYTES_MIN = 10 * 2**30  # weights and moments of a stage of 600 million parameters
+SET_CLOCK = {
+    "win32": "w32tm /resync",
+    "darwin": "sudo sntp -sS time.apple.com",
+}.get(sys.platform, "run chrony or ntpd")
 GIB = 2**30
 MIB = 2**20
 PEERS_HERE = (
@@ -77,6 +84,8 @@ class Findings:
     send_memory_bytes: int | None
     receive_memory_bytes: int | None
     files: int
+    watched_max: int | None
+    """The sockets that the system lets a node watch at once; None without such a limit."""
     disk_free_bytes: int
     gpus: tuple[str, ...]
     driver: bool
@@ -127,6 +136,7 @@ def as_json(found: Findings) -> str:
                 "send_memory_bytes": found.send_memory_bytes,
                 "receive_memory_bytes": found.receive_memory_bytes,
                 "open_files": found.files,
+                "watched_sockets": found.watched_max,
                 "disk_free_bytes": found.disk_free_bytes,
                 "gpus": list(found.gpus),
                 "banned_by": list(found.banned_by),
@@ -147,6 +157,7 @@ def as_lines(found: Findings) -> list[str]:
         f"  congestion control: {'bbr' if found.bbr else found.congestion_control or 'unknown'}",
         f"  socket memory: {_mib(found.send_memory_bytes)} to send, {receive} to receive",
         f"  open files: {found.files:,}",
+        *([] if found.watched_max is None else [_watched(found.watched_max)]),
         f"  clock: {_clock(found.clock_ahead_s)}",
         f"  disk: {found.disk_free_bytes / GIB:,.0f} GiB free",
         f"  GPU: {', '.join(found.gpus) or 'none'}",
@@ -206,7 +217,7 @@ def _about_nat(found: Findings, kind: NatKind) -> str:
 
 def _about_machine(found: Findings) -> list[str]:
     said: list[str] = []
-    if not found.bbr:
+    if not found.bbr and found.congestion_control:  # a system that says none lets none be chosen
         said.append(
             "allow the congestion control bbr (as root: modprobe tcp_bbr; sysctl -w "
             'net.ipv4.tcp_allowed_congestion_control="reno cubic bbr"): it keeps its rate where '
@@ -225,9 +236,7 @@ def _about_machine(found: Findings) -> list[str]:
         )
     if found.clock_ahead_s is not None and abs(found.clock_ahead_s) > CLOCK_S_MAX:
         off = f"{abs(found.clock_ahead_s):.0f} s {_ahead_or_behind(found.clock_ahead_s)}"
-        said.append(
-            f"set the clock, it is {off} (run chrony or ntpd): peers refuse records of then"
-        )
+        said.append(f"set the clock, it is {off} ({SET_CLOCK}): peers refuse records of then")
     if found.disk_free_bytes < DISK_BYTES_MIN:
         said.append("free some disk: a server keeps weights there, and writes checkpoints")
     if not found.gpus:
@@ -266,6 +275,11 @@ def _router(found: Findings) -> str:
         return "none known, or none between this machine and the Internet"
     why = "; ".join(found.refusals.values()) or "it knows neither PCP, NAT-PMP nor UPnP"
     return f"{found.gateway} forwards no port: {why}"
+
+
+def _watched(sockets: int) -> str:
+    links_max = within_select(TransportConfig(), sockets).links_max
+    return f"  sockets: {sockets} at once on this system, so at most {links_max} peers"
 
 
 def _clock(ahead_s: float | None) -> str:

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from p2pswarm.base.errors import Unusable, one_line
-from p2pswarm.base.files import read_small, sync_files, sync_folder
+from p2pswarm.base.files import patiently, read_small, sync_files, sync_folder
 from p2pswarm.checkpoint.weights_name import file_of
 from p2pswarm.data.chats.template import ChatTemplate
 from p2pswarm.data.sources import TOKENIZER_FILE
@@ -186,7 +186,7 @@ def _in_folder(folder: Path, write: Callable[[Path], None]) -> int:
             whole.mkdir()
             write(whole)
             sync_files(whole)
-            whole.rename(folder)
+            patiently(lambda: whole.rename(folder))
             sync_folder(folder.parent)
         return sum(file.stat().st_size for file in folder.iterdir())
     except (OSError, SafetensorError) as error:
@@ -375,7 +375,7 @@ def _write_words(words: _Words, run: RunConfig, folder: Path) -> None:
     about |= {"tokenizer_class": PLAIN, "model_max_length": run.model.sequence_length}
     if (end := tokenizer.end_text) is not None:
         about["eos_token"] = end
-    (folder / CONFIG_FILE).write_text(json.dumps(about, indent=1) + "\n")
+    (folder / CONFIG_FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     if template is not None:
         (folder / TEMPLATE_FILE).write_text(template.text, encoding="utf-8")
 

@@ -7,19 +7,21 @@ file stays locked while a node uses it.
 import contextlib
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.base.file_lock import lock_file
 from p2pswarm.base.files import create_durably
 from p2pswarm.net.crypto.identity import KEY_BYTES, Identity
 
-try:
-    import fcntl
-except ImportError:  # Windows: no lock and no mode bits to check
-    fcntl = None  # type: ignore[assignment]
-
-OTHERS = stat.S_IRWXG | stat.S_IRWXO
+if sys.platform == "win32":
+    OTHERS = 0  # its mode bits say nothing: whom it lets read a file, a file's folder decides
+    READ = os.O_RDONLY | os.O_BINARY  # else some bytes of a key would be taken for ends of lines
+else:
+    OTHERS = stat.S_IRWXG | stat.S_IRWXO
+    READ = os.O_RDONLY | os.O_NONBLOCK  # opening a pipe would wait for its writer
 
 
 @contextlib.contextmanager
@@ -46,25 +48,24 @@ def _open(path: Path) -> int:
     if not os.path.lexists(path):
         with contextlib.suppress(FileExistsError):  # another node was faster
             create_durably(path, os.urandom(KEY_BYTES))
-    return os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    return os.open(path, READ)
 
 
 def _checked_key(descriptor: int, path: Path) -> bytes:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise Unusable(f"identity file {path} is not a file: name another with --identity")
-    if fcntl and status.st_mode & OTHERS:
+    if status.st_mode & OTHERS:
         raise Unusable(f"identity file {path} is open to other users: run chmod 600 {path}")
     if status.st_size != KEY_BYTES:
         raise Unusable(
             f"identity file {path} has {status.st_size} bytes, an identity has {KEY_BYTES}: "
             "name another with --identity, or move it away to get a new one"
         )
-    if fcntl:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise Unusable(
-                f"identity file {path} is in use by another node: give each node its own"
-            ) from error
+    try:
+        lock_file(descriptor)
+    except OSError as error:
+        raise Unusable(
+            f"identity file {path} is in use by another node: give each node its own"
+        ) from error
     return os.read(descriptor, KEY_BYTES)

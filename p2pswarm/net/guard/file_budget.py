@@ -11,6 +11,9 @@ from p2pswarm.net.config import TransportConfig
 FILES_SPARE = 256  # for checkpoints, text, state, the log, and what a program has open besides
 DIAL_FILES = 2  # a name with several addresses is tried at two of them at once
 FILES_LEAST = 256  # half of them for a run's own files, and the other half for 17 peers
+WATCHED_SPARE = 12  # sockets of the loop itself, of three ports, and towards the router
+FEW_SILENT, FEW_ANSWERED, FEW_DIALS = 20, 40, 20
+"""Strangers and dials where few sockets can be watched: 100 of them, and the rest is for links."""
 WEB_FILES = 4  # that a connection over a WebSocket takes beside its own: two pairs of sockets
 
 
@@ -41,6 +44,30 @@ def fitted(config: TransportConfig, files: int, beside: int = 0) -> TransportCon
         dials_max=part(config.dials_max),
         links_max=part(config.links_max),
         bulk_joined_max=part(config.bulk_joined_max),
+    )
+
+
+def within_select(config: TransportConfig, sockets: int, beside: int = 0) -> TransportConfig:
+    """The same settings with limits under which a loop watches at most `sockets`.
+
+    Bulk sockets are not watched: they have threads. `beside`: sockets that relaying wants watched;
+    they are to be fewer in the proportion of the links.
+    """
+    few = replace(
+        config,
+        silent_max=min(config.silent_max, FEW_SILENT),
+        answered_max=min(config.answered_max, FEW_ANSWERED),
+        dials_max=min(config.dials_max, FEW_DIALS),
+    )
+    strangers = few.silent_max + few.answered_max + DIAL_FILES * few.dials_max
+    share = (sockets - WATCHED_SPARE - strangers) / (config.links_max + beside)
+    if share >= 1:
+        return few
+    return replace(
+        few,
+        upgrading_max=max(1, int(config.upgrading_max * share)),
+        links_max=max(1, int(config.links_max * share)),
+        bulk_joined_max=max(1, int(config.bulk_joined_max * share)),
     )
 
 

@@ -1,16 +1,21 @@
 """The network of this machine: its gateway, its own address, and groups of hosts.
 
-On Linux the kernel tells its routes. Elsewhere the gateway of a private network is assumed to be
-the first address of the /24, as in nearly every home. What is not known is None.
+Linux tells its routes in files, Windows by a function, macOS by a command. Where none of them can
+be asked, the gateway of a private network is assumed to be the first address of the /24, as in
+nearly every home. What is not known is None.
 
-Source:  proc(5) of /proc/net/route, and the kernel's net/ipv6/route.c for ipv6_route; RFC 1918;
-         ip(7) and RFC 3493 5.2 for groups.
+Source:  proc(5) of /proc/net/route, and the kernel's net/ipv6/route.c for ipv6_route; route(8) of
+         BSD; GetBestRoute2 and MIB_IPFORWARD_ROW2 in netioapi.h; RFC 1918; ip(7) and RFC 3493 5.2
+         for groups.
 """
 
 import contextlib
+import ctypes
 import ipaddress
 import socket
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 from p2pswarm.base.ids import Address
@@ -24,6 +29,13 @@ ROUTES_MAX = 4096  # lines that are read: a router of the Internet's core has no
 _UP, _GATEWAY = 0x1, 0x2
 _COLUMNS = 8
 _COLUMNS6 = 10
+ROUTE_COMMAND = ("/sbin/route", "-n", "get")
+COMMAND_S = 1.0  # it asks the kernel and takes milliseconds
+ROW_BYTES = 104
+_NEXT_HOP = 44  # after the interface's two numbers, and a prefix of 32 bytes with its length
+_FAMILY, _HOST4, _HOST6 = struct.Struct("<H"), struct.Struct("4s"), struct.Struct("<16sI")
+_ADDRESS_BYTES = 28  # of SOCKADDR_INET, the union of both families'
+_WINDOWS_IPV4, _WINDOWS_IPV6 = 2, 23
 
 
 def gateway_in(routes: str) -> str | None:
@@ -61,6 +73,45 @@ def gateway6_in(routes: str) -> str | None:
     return min(found)[1] if found else None
 
 
+def gateway_in_answer(answer: str) -> str | None:
+    """The gateway in what `route -n get default` prints; one of a link has its interface."""
+    for line in answer.splitlines()[:ROUTES_MAX]:
+        key, _, value = line.partition(":")
+        if key.strip() == "gateway":
+            try:
+                ipaddress.ip_address(value.strip())
+            except ValueError:
+                return None  # `link#4`: the network is one hop
+            return value.strip()
+    return None
+
+
+def gateway_in_row(row: bytes) -> str | None:
+    """The next hop in a MIB_IPFORWARD_ROW2; a link-local one comes with its interface's number."""
+    (family,) = _FAMILY.unpack_from(row, _NEXT_HOP)
+    if family == _WINDOWS_IPV4:
+        (host,) = _HOST4.unpack_from(row, _NEXT_HOP + 4)
+        found: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.IPv4Address(host)
+        zone = ""
+    elif family == _WINDOWS_IPV6:
+        host, scope = _HOST6.unpack_from(row, _NEXT_HOP + 8)
+        found = ipaddress.IPv6Address(host)
+        zone = f"%{scope}" if found.is_link_local and scope else ""
+    else:
+        return None
+    return None if found.is_unspecified else f"{found}{zone}"
+
+
+def row_address(host: str) -> bytes:
+    """A host as SOCKADDR_INET."""
+    address = ipaddress.ip_address(host)
+    if isinstance(address, ipaddress.IPv4Address):
+        packed = _FAMILY.pack(_WINDOWS_IPV4) + bytes(2) + address.packed
+    else:
+        packed = _FAMILY.pack(_WINDOWS_IPV6) + bytes(6) + address.packed
+    return packed.ljust(_ADDRESS_BYTES, b"\0")
+
+
 def assumed_gateway(own_host: str) -> str | None:
     """The first address of the /24 of a private address."""
     address = ipaddress.ip_address(own_host)
@@ -75,15 +126,43 @@ def gateway(own_host: str) -> str | None:
 
     Where routes are not told, that of a private IPv4 network is assumed, and that of IPv6 unknown.
     """
-    if family_of(own_host) == IPV6:
-        try:
-            return gateway6_in(ROUTES6.read_text())
-        except OSError:
-            return None
+    family = family_of(own_host)
     try:
+        return _default_gateway(family)
+    except (OSError, subprocess.SubprocessError):
+        return assumed_gateway(own_host) if family == IPV4 else None
+
+
+if sys.platform == "win32":
+
+    def _default_gateway(family: int) -> str | None:
+        """The next hop towards a far host, by GetBestRoute2."""
+        towards = ctypes.create_string_buffer(row_address(FAR_HOSTS[family]))
+        row = ctypes.create_string_buffer(ROW_BYTES)
+        source = ctypes.create_string_buffer(_ADDRESS_BYTES)
+        library = ctypes.WinDLL("iphlpapi")
+        failed = library.GetBestRoute2(None, 0, None, towards, 0, row, source)
+        return None if failed else gateway_in_row(row.raw)
+elif sys.platform == "darwin":
+
+    def _default_gateway(family: int) -> str | None:
+        """The gateway that `route` names."""
+        kind = "-inet6" if family == IPV6 else "-inet"
+        done = subprocess.run(  # noqa: S603  a command of the system
+            (*ROUTE_COMMAND, kind, "default"),
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S,
+            check=False,
+        )
+        return gateway_in_answer(done.stdout)
+else:
+
+    def _default_gateway(family: int) -> str | None:
+        """The gateway of the kernel's table."""
+        if family == IPV6:
+            return gateway6_in(ROUTES6.read_text())
         return gateway_in(ROUTES.read_text())
-    except OSError:
-        return assumed_gateway(own_host)
 
 
 def own_host(family: int, towards: str = "") -> str | None:

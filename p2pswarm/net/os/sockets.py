@@ -109,12 +109,15 @@ TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
 
 
 NOT_OURS = "; name an address of this machine with --listen, or :PORT for all of them"
+PRIVILEGED = (
+    "; another program has it alone, or Windows keeps it: choose another port with --listen"
+    if sys.platform == "win32"
+    else "; ports below 1024 are root's: choose another, or let this Python have them with setcap"
+)
 LISTEN_REMEDIES = {
     errno.EADDRINUSE: "; choose another port with --listen",
     errno.EADDRNOTAVAIL: NOT_OURS,
-    errno.EACCES: (
-        "; ports below 1024 are root's: choose another, or let this Python have them with setcap"
-    ),
+    errno.EACCES: PRIVILEGED,
 }
 
 
@@ -128,16 +131,15 @@ class SocketNet:
 
     async def listen(self, at: Address) -> "SocketListener":
         """Bind and listen; raises Unusable if the address cannot be bound."""
+        _require_watching(asyncio.get_running_loop())
         try:
             family, name = (await self._resolver.resolve(at))[0]
-            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock = _unbound(family, name)
         except OSError as error:
             raise Unusable(f"cannot listen on {at}: {reason_of(error)}{NOT_OURS}") from error
         try:
+            _require_free(family, name)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:  # [::] is all of this host, whatever its sysctl says
-                only = str(name[0]) != EVERYWHERE_V6
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
             sock.setblocking(False)
             sock.bind(name)
             sock.listen(BACKLOG)
@@ -341,11 +343,49 @@ def _address(name: tuple[str | int, ...]) -> Address:
     return Address(str(name[0]), int(name[1]))
 
 
-def _share_port(sock: socket.socket) -> None:
-    """Let the port of a socket be that of others of ours, which do the same."""
-    if hasattr(socket, "SO_REUSEPORT"):  # Windows has none, and there SO_REUSEADDR is enough
+def _unbound(family: int, name: tuple[str | int, ...]) -> socket.socket:
+    """A socket that can be bound to an address."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    if family == socket.AF_INET6:  # [::] is all of this host, whatever its sysctl says
+        only = str(name[0]) != EVERYWHERE_V6
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
+    return sock
+
+
+if sys.platform == "win32":
+
+    def _require_free(family: int, name: tuple[str | int, ...]) -> None:
+        """Raise OSError if anybody is at an address: SO_REUSEADDR would take it from them here.
+
+        Dials come from the port at which we listen, so the listener cannot have it alone.
+        """
+        if name[1]:
+            with _unbound(family, name) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+                trial.bind(name)
+
+    def _share_port(sock: socket.socket) -> None:
+        """SO_REUSEADDR is enough for that here."""
+
+    def _require_watching(loop: asyncio.AbstractEventLoop) -> None:
+        """Raise Unusable for the usual loop of this system, which cannot watch a socket."""
+        if isinstance(loop, asyncio.ProactorEventLoop):
+            raise Unusable(
+                "asyncio.run takes a loop here that cannot watch sockets: use `with "
+                "asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner: runner.run(...)`"
+            )
+else:
+
+    def _require_free(_family: int, _name: tuple[str | int, ...]) -> None:
+        """`bind` says by itself whether anybody listens there."""
+
+    def _share_port(sock: socket.socket) -> None:
+        """Let the port of a socket be that of others of ours, which do the same."""
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+
+    def _require_watching(_loop: asyncio.AbstractEventLoop) -> None:
+        """Every loop watches sockets here."""
 
 
 def set_if_known(sock: socket.socket, option: int | None, value: int | bytes) -> None:

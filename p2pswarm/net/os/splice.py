@@ -6,6 +6,7 @@ Source:  docs/relays.md; docs/figures.md: os.splice and threads of the kernel's 
 import asyncio
 import contextlib
 import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,7 +15,8 @@ from p2pswarm.net.os.base import Connection
 from p2pswarm.net.os.sockets import SocketConnection, set_if_known
 
 PIECE_BYTES = 256 * 1024
-DROP = getattr(socket, "MSG_TRUNC", 0)  # Linux drops without a copy; others copy, which is as good
+DROP = socket.MSG_TRUNC if sys.platform == "linux" else 0
+"""Linux drops without a copy. Others copy, which is as good; Windows refuses the flag."""
 HALF_CLOSED_S = 15.0  # the time for the other direction to end: links end both ways at once
 KEEPALIVE_AFTER_S, KEEPALIVE_EVERY_S, KEEPALIVE_PROBES = 30, 10, 3  # NATs forget after 1 min and up
 

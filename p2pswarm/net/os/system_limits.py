@@ -7,10 +7,13 @@ Source:  tcp(7), socket(7); setrlimit(2), RLIMIT_NOFILE.
 
 import contextlib
 import socket
+import sys
 from pathlib import Path
 
 SYSCTLS = Path("/proc/sys/net/ipv4")
 TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", None)  # exists on Linux only
+WATCHED_MAX = 512 if sys.platform == "win32" else None
+"""The sockets that an event loop can watch at once, if that has a limit: CPython's FD_SETSIZE."""
 
 
 def allows_congestion_control(name: str) -> bool:
@@ -37,24 +40,24 @@ def socket_memory_max_bytes(name: str) -> int | None:
     return None
 
 
-try:
-    import resource
-except ImportError:  # Windows: no such limit on sockets
-    resource = None  # type: ignore[assignment]
+if sys.platform == "win32":
 
-
-def raise_file_limit(wanted: int) -> int:
-    """Let this process have `wanted` files open, if allowed; returns how many it may have.
-
-    Many systems start a process with 1,024, for programs that use `select`, and let it ask for
-    more.
-    """
-    if not resource:
+    def raise_file_limit(wanted: int) -> int:
+        """Windows has no limit on open files that a process could meet; see WATCHED_MAX."""
         return wanted
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    goal = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < goal:
-        with contextlib.suppress(OSError, ValueError):  # macOS has one more limit
-            resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
-            soft = goal
-    return wanted if soft == resource.RLIM_INFINITY else soft
+else:
+    import resource
+
+    def raise_file_limit(wanted: int) -> int:
+        """Let this process have `wanted` files open, if allowed; returns how many it may have.
+
+        Many systems start a process with 1,024, for programs that use `select`, and let it ask for
+        more.
+        """
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        goal = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if soft != resource.RLIM_INFINITY and soft < goal:
+            with contextlib.suppress(OSError, ValueError):  # macOS has one more limit
+                resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
+                soft = goal
+        return wanted if soft == resource.RLIM_INFINITY else soft

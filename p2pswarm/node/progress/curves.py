@@ -123,7 +123,7 @@ def _opened(path: Path) -> TextIO:
     first = ",".join(HEADER)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+", newline="", errors="replace")
+        file = path.open("a+", newline="", encoding="utf-8", errors="replace")
         file.seek(0)
         found = file.readline(len(first) + 2).rstrip("\r\n")
         if not found:

@@ -19,7 +19,7 @@ def invitation_of(config: NodeConfig) -> Invitation | None:
     try:
         path = Path(config.invite).expanduser()
         refuse_pipe(path)
-        with path.open() as file:
+        with path.open(encoding="utf-8") as file:
             return from_text(file.read(INVITATION_CHARS_MAX + 1))
     except (OSError, ValueError, RuntimeError) as error:  # Runtime: ~NAME of nobody
         raise Unusable(

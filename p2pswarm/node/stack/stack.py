@@ -22,10 +22,17 @@ from p2pswarm.discovery.gossip.directory_io import RunDirectory
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.net.guard.file_budget import files_wanted, fitted, refusal, shortage, web_files
+from p2pswarm.net.guard.file_budget import (
+    files_wanted,
+    fitted,
+    refusal,
+    shortage,
+    web_files,
+    within_select,
+)
 from p2pswarm.net.os.addresses import least_scope
 from p2pswarm.net.os.sockets import SocketNet
-from p2pswarm.net.os.system_limits import raise_file_limit
+from p2pswarm.net.os.system_limits import WATCHED_MAX, raise_file_limit
 from p2pswarm.net.os.web_net import WebNet
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.node.stack.addresses import announced, places_to_listen, seeds, why_nobody
@@ -126,6 +133,8 @@ def within_files(
     `beside`: how many files something else takes; where all are too few, it gets fewer, too. Raises
     Unusable if they are too few for a node that stays, that is, one that is not `passing`.
     """
+    if WATCHED_MAX is not None:
+        transport = within_select(transport, WATCHED_MAX, beside)
     files = raise_file_limit(files_wanted(transport) + beside)
     if not passing and (why := refusal(files, transport, beside)):
         raise Unusable(why)

@@ -1,12 +1,14 @@
 """The file in which a voter, or a lone trainer, keeps what it has promised and what was decided."""
 
 import os
+import sys
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Self
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.base.file_lock import lock_file
 from p2pswarm.base.files import private_opener, sync_folder
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.chain.chain import Genesis
@@ -23,11 +25,6 @@ from p2pswarm.run.chain.chain_log import (
 )
 from p2pswarm.run.chain.messages import Propose
 from p2pswarm.run.chain.record import CommitRecord
-
-try:
-    import fcntl
-except ImportError:  # Windows: no lock
-    fcntl = None  # type: ignore[assignment]
 
 READ_BYTES = 1 << 20
 NOT_HERE = -1
@@ -152,19 +149,21 @@ class ChainFile:
         raise Unusable(f"{self._path} has changed while it was in use: nobody else may write it")
 
     def _read_at(self, offset: int, nbytes: int) -> bytes:
-        """Read in one call where that is possible: another thread may be appending."""
-        if hasattr(os, "pread"):
-            return os.pread(self._file.fileno(), nbytes, offset)
-        self._file.seek(offset)
-        return self._file.read(nbytes)
+        """Read at a place of its own: another thread may be appending."""
+        if sys.platform == "win32":
+            with self._path.open("rb", buffering=0) as file:
+                file.seek(offset)
+                found = file.read(nbytes)
+        else:
+            found = os.pread(self._file.fileno(), nbytes, offset)
+        return found
 
 
 def _lock(file: BinaryIO, path: Path) -> None:
-    if fcntl:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise Unusable(f"{path} is in use by another node: give each node its own") from error
+    try:
+        lock_file(file.fileno())
+    except OSError as error:
+        raise Unusable(f"{path} is in use by another node: give each node its own") from error
 
 
 def _refused(path: Path, error: OSError) -> Unusable:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from p2pswarm.base.errors import NotSaved
-from p2pswarm.base.files import private_opener
+from p2pswarm.base.files import delete_file, private_opener, replace_file
 from p2pswarm.run.state.partial_state import SPARE_BYTES
 
 SUFFIX = ".base"
@@ -61,9 +61,9 @@ class BaseFolder:
             self._require_room(nbytes)
             with open(draft, "wb", opener=private_opener) as file:
                 file.writelines(pieces)
-            draft.replace(place)
+            replace_file(draft, place)
         except OSError as error:
-            draft.unlink(missing_ok=True)
+            delete_file(draft)
             raise NotSaved(f"{place}: {error.strerror or error}") from error
 
     def remove_old(self, now_s: float) -> None:

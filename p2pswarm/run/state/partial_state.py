@@ -24,7 +24,7 @@ from io import FileIO
 from pathlib import Path
 
 from p2pswarm.base.errors import NotSaved
-from p2pswarm.base.files import private_opener
+from p2pswarm.base.files import delete_file, private_opener
 
 MAGIC = b"p2pswarm pieces 1\n"
 _private_file = partial(FileIO, opener=private_opener)
@@ -167,7 +167,7 @@ class PartialFile:
     def remove(self) -> None:
         """Delete the file: it was used, or is of no use."""
         try:
-            self._path.unlink(missing_ok=True)
+            delete_file(self._path)
         except OSError as error:
             raise self._refused(error) from error
 

@@ -129,10 +129,11 @@ def _send(answers: int, answer: RankMessage) -> None:
 
 def _end_with(commands: int) -> None:
     """End this process when the node's end of the pipe is closed."""
-    poll = select.poll()
-    poll.register(commands, select.POLLHUP)
-    poll.poll()
-    os._exit(0)
+    if sys.platform != "win32":  # several devices of one node need Linux
+        poll = select.poll()
+        poll.register(commands, select.POLLHUP)
+        poll.poll()
+        os._exit(0)
 
 
 if __name__ == "__main__":

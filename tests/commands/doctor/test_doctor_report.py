@@ -48,6 +48,7 @@ GOOD = Findings(
     send_memory_bytes=2**25,
     receive_memory_bytes=None,
     files=65_536,
+    watched_max=None,
     disk_free_bytes=2**40,
     gpus=("H100",),
     driver=True,
@@ -170,3 +171,14 @@ def test_peers_on_this_machine_prove_nothing_and_one_elsewhere_is_asked_for():
     assert as_lines(found)[0] == "reachable: unknown, all peers are on this machine"
     assert advice(found)[0].startswith("every peer that could be asked is on this machine")
     assert "--bootstrap HOST:PORT" in advice(found)[0]
+
+
+def test_a_system_that_watches_few_sockets_says_to_how_many_peers_that_leads():
+    lines = as_lines(replace(GOOD, watched_max=512))
+
+    assert "  sockets: 512 at once on this system, so at most 400 peers" in lines
+
+
+def test_a_system_without_congestion_controls_is_not_told_to_allow_one():
+    assert advice(replace(GOOD, bbr=False)) != []
+    assert advice(replace(GOOD, bbr=False, congestion_control="")) == []

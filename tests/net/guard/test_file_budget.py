@@ -1,17 +1,23 @@
 """The budget of open files: whatever the system allows, the limits fit, and none is zero."""
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.guard.file_budget import (
+    DIAL_FILES,
     FILES_LEAST,
     FILES_SPARE,
+    WATCHED_SPARE,
     files_wanted,
     fitted,
     refusal,
     shortage,
     web_files,
+    within_select,
 )
 
 CONFIG = TransportConfig()
@@ -74,3 +80,34 @@ def test_too_few_files_for_a_run_are_refused_in_a_line_with_the_remedy():
     assert "\n" not in told
     assert refusal(FILES_LEAST, CONFIG) == ""
     assert fitted(CONFIG, FILES_LEAST).links_max == 17
+
+
+SELECT = 512  # of Windows
+
+
+def watched(config: TransportConfig) -> int:
+    dials = DIAL_FILES * config.dials_max
+    return config.silent_max + config.answered_max + dials + config.links_max
+
+
+def test_where_few_sockets_are_watched_most_of_them_are_for_links():
+    config = within_select(TransportConfig(), SELECT)
+
+    assert config.links_max == 400
+    assert watched(config) + WATCHED_SPARE <= SELECT
+
+
+@pytest.mark.parametrize("beside", [1, 1024, 5_376, 6_400])
+def test_what_is_watched_beside_links_is_in_the_same_proportion(beside: int):
+    usual = TransportConfig()
+    config = within_select(usual, SELECT, beside)
+
+    circuits = int(beside * config.links_max / usual.links_max)
+    assert config.links_max >= 1
+    assert watched(config) + circuits + WATCHED_SPARE <= SELECT
+
+
+def test_limits_below_what_is_watched_stay():
+    few = replace(TransportConfig(), links_max=10, silent_max=1, answered_max=1, dials_max=1)
+
+    assert within_select(few, SELECT) == few

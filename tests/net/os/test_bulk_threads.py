@@ -11,7 +11,7 @@ import pytest
 from net.os.harness import PATIENCE_S, connected
 
 from p2pswarm.base.errors import BadChunk, BadRecord, LinkLost, SwarmError
-from p2pswarm.net.os.bulk_threads import acknowledged_bytes
+from p2pswarm.net.os.bulk_threads import SocketBulkPipe, acknowledged_bytes
 from p2pswarm.net.os.sockets import BULK_TIMEOUT_MS, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS
 
 
@@ -94,15 +94,25 @@ class Machine:
 
 
 @asynccontextmanager
-async def piped(size: int = 4):
+async def piped(size: int = 4, *, loop_waits: bool = True):
     """Two machines on the ends of a socket."""
     async with connected() as (ours, theirs):
         ends = Machine(size), Machine(size)
-        pipes = ours.become_bulk(ends[0]), theirs.become_bulk(ends[1])
+        if loop_waits:
+            pipes = ours.become_bulk(ends[0]), theirs.become_bulk(ends[1])
+        else:
+            socks = ours.release(), theirs.release()
+            for sock in socks:
+                sock.setblocking(True)
+            pipes = tuple(
+                SocketBulkPipe(sock, machine, "bulk", loop_waits=False)
+                for sock, machine in zip(socks, ends, strict=True)
+            )
         yield ends, pipes
         for machine, pipe in zip(ends, pipes, strict=True):
             pipe.close()
             await machine.until("released")
+        assert [machine.told.count("released") for machine in ends] == [1, 1]
 
 
 @pytest.mark.skipif(TCP_USER_TIMEOUT is None, reason="this system's TCP waits as long as it likes")
@@ -227,6 +237,122 @@ async def test_a_fault_of_the_machine_itself_ends_its_pipe_and_is_shown(monkeypa
 
         assert "ZeroDivisionError" in str(target.error)
     assert isinstance(shown[0], ZeroDivisionError)
+
+
+@pytest.fixture
+async def shown() -> list[BaseException]:
+    """The errors of callbacks that the event loop shows."""
+    found: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: found.append(context["exception"])
+    )
+    return found
+
+
+@pytest.mark.parametrize("loop_waits", [True, False])
+async def test_a_fault_at_the_first_byte_ends_its_pipe_and_is_shown(shown, loop_waits):
+    """A pipe that is not released keeps its endpoint, and so the process, for ever."""
+    async with piped(loop_waits=loop_waits) as ((source, target), (pipe, _)):
+        target.expects_bytes = lambda: 1 / 0
+        source.to_send = [b"abcd"]
+        pipe.wake()
+
+        await target.until("released")
+
+        assert "ZeroDivisionError" in str(target.error)
+        assert not target.threads
+    assert isinstance(shown[0], ZeroDivisionError)
+
+
+async def test_a_fault_of_what_the_loop_is_to_call_ends_its_pipe_and_is_shown(shown):
+    async with piped() as ((source, target), (pipe, _)):
+        target.on_fill = lambda: lambda: 1 / 0
+        source.to_send = [b"abcd"]
+        pipe.wake()
+
+        await target.until("released")
+
+        assert "ZeroDivisionError" in str(target.error)
+    assert isinstance(shown[0], ZeroDivisionError)
+
+
+@pytest.fixture
+def no_threads():
+    """Lets the system start no thread: each would have a larger stack than there are addresses."""
+
+    def refuse(size_bytes: int = 1 << 46) -> None:
+        threading.stack_size(size_bytes)
+
+    yield refuse
+    threading.stack_size(0)
+
+
+async def test_a_pipe_that_no_thread_can_wait_for_ends(no_threads):
+    no_threads()
+    async with piped(loop_waits=False) as ((one, other), _):
+        await one.until("released")
+        await other.until("released")
+
+        assert "thread" in str(one.error)
+
+
+async def test_a_pipe_for_which_the_system_has_no_thread_ends(no_threads):
+    async with piped() as ((source, target), (pipe, _)):
+        source.to_send = [b"abcd"]
+        no_threads()
+        pipe.wake()
+
+        await source.until("released")
+        await target.until("released")
+
+        assert "thread" in str(source.error)
+
+
+async def test_a_receiver_for_which_the_system_has_no_thread_ends(no_threads):
+    async with piped() as ((source, target), (pipe, _)):
+        source.to_send = [b"abcd"]
+        pipe.wake()
+        no_threads()
+
+        await target.until("released")
+
+        assert "thread" in str(target.error)
+
+
+async def test_a_pipe_may_wait_for_its_first_byte_in_a_thread():
+    """Where an event loop watches few sockets, as on Windows."""
+    before = threading.active_count()
+    async with piped(loop_waits=False) as ((one, other), (pipe, back)):
+        assert threading.active_count() == before + 2
+        one.to_send, other.to_send = [b"abcd"], [b"efgh"]
+        pipe.wake()
+        back.wake()
+
+        await one.until("filled")
+        await other.until("filled")
+
+        assert (one.received, other.received) == (b"efgh", b"abcd")
+    assert threading.active_count() == before
+
+
+async def test_a_pipe_that_waits_in_a_thread_ends_when_it_is_closed():
+    async with piped(loop_waits=False) as ((one, other), (pipe, _)):
+        pipe.close()
+
+        await one.until("released")
+        await other.until("released")
+        assert isinstance(other.error, LinkLost)
+
+
+async def test_a_byte_that_was_not_granted_ends_a_pipe_that_waits_in_a_thread():
+    async with piped(loop_waits=False) as ((source, target), (pipe, _)):
+        target.granted = False
+        source.to_send = [b"x"]
+        pipe.wake()
+
+        await target.until("released")
+
+        assert isinstance(target.error, BadRecord)
 
 
 def test_a_pipe_that_outlives_its_loop_just_ends():

@@ -2,6 +2,7 @@
 
 import asyncio
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -10,10 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from p2pswarm.net.os.event_loop import LOOK_S, SHORT_WAITS, EagerSelector, run
+from p2pswarm.net.os.event_loop import (
+    LOOK_S,
+    SHORT_WAITS,
+    EagerSelector,
+    new_loop,
+    run,
+    signals_handled,
+)
 from p2pswarm.sim.loop import run as in_virtual_time
 
 ROOT = Path(__file__).parents[3]
+PATIENCE_S = 20.0
 
 
 @pytest.fixture
@@ -153,3 +162,52 @@ async def test_virtual_time_has_a_thread_of_its_own_there_too():
         return asyncio.get_running_loop().time()
 
     assert in_virtual_time(an_hour(), 1) == pytest.approx(3_600.0)
+
+
+def test_a_signal_that_another_thread_gets_wakes_the_loop():
+    """On Windows, Ctrl-C never interrupts a `select`."""
+    heard = asyncio.Event()
+
+    async def main() -> None:
+        signal.signal(signal.SIGTERM, lambda *_: heard.set())
+        threading.Thread(target=signal.raise_signal, args=(signal.SIGTERM,)).start()
+        async with asyncio.timeout(PATIENCE_S):
+            await heard.wait()
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        run(main())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_signals_are_handled_on_a_loop_that_has_no_handlers_of_its_own():
+    numbers = []
+
+    async def main() -> None:
+        heard = asyncio.Event()
+
+        def on_signal(number: int) -> None:
+            numbers.append(number)
+            heard.set()
+
+        with signals_handled(asyncio.get_running_loop(), [signal.SIGTERM], on_signal):
+            signal.raise_signal(signal.SIGTERM)
+            async with asyncio.timeout(PATIENCE_S):
+                await heard.wait()
+
+    before = signal.getsignal(signal.SIGTERM)
+    asyncio.run(main())
+
+    assert numbers == [signal.SIGTERM]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_clock_of_a_loop_is_fine():
+    """With one that steps by 16 ms, an answer of this machine would take no time."""
+    loop = new_loop()
+    times = [loop.time() for _ in range(1000)]
+    loop.close()
+
+    assert len(set(times)) > 100
