@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from p2pswarm.base.errors import RunEnded, SwarmError
 from p2pswarm.base.exception_group import cause_of
-from p2pswarm.base.version import VERSION
+from p2pswarm.base.version import version_text
 from p2pswarm.commands import node, verify
 from p2pswarm.commands.arguments import NobodyReads, OneLineParser
 from p2pswarm.commands.data import flags as data
@@ -54,7 +54,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Trains one transformer on any machines you can get.",
         epilog="p2pswarm COMMAND --help explains a command; python -m p2pswarm is the same.",
     )
-    parser.add_argument("--version", action="version", version=f"p2pswarm {VERSION}")
+    parser.add_argument("--version", action="version", version=version_text())
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     for each in ALL:
         each.add(commands)
