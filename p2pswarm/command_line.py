@@ -11,19 +11,23 @@ from collections.abc import Sequence
 from p2pswarm.base.errors import RunEnded, SwarmError
 from p2pswarm.base.exception_group import cause_of
 from p2pswarm.base.version import version_text
-from p2pswarm.commands import node, verify
+from p2pswarm.commands import completion, node, verify
 from p2pswarm.commands.arguments import NobodyReads, OneLineParser
 from p2pswarm.commands.data import flags as data
 from p2pswarm.commands.demo import flags as demo
 from p2pswarm.commands.doctor import flags as doctor
 from p2pswarm.commands.owner import flags as closed_runs
 from p2pswarm.commands.plan import flags as plan
+from p2pswarm.commands.report import flags as bug_report
 from p2pswarm.commands.simulate import flags as simulate
 from p2pswarm.commands.status import flags as status
 from p2pswarm.commands.weights import flags as weights
 from p2pswarm.progress.printable import printable
 
-ALL = (node, data, status, doctor, verify, weights, plan, simulate, closed_runs, demo)
+ALL = (
+    *(node, data, status, doctor, bug_report, verify, weights, plan, simulate, closed_runs),
+    *(demo, completion),
+)
 """In the order of `--help`."""
 FAILED, UNUSABLE = 1, 2
 UNREAD = 141  # 128 and SIGPIPE: what a shell says of a program that ends so

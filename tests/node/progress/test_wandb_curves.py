@@ -21,7 +21,6 @@ from p2pswarm.node.progress.curves import row_of
 from p2pswarm.node.progress.wandb_curves import (
     PRIVATE,
     WandbCurves,
-    plain_settings,
     sent,
     try_wandb,
 )
