@@ -1,8 +1,8 @@
 """What a build adds: README's links as addresses, and the commit that it was built from.
 
 The project's address is $P2PSWARM_SOURCE_URL, which the release workflow sets. Without one, links
-that lead into the clone become plain text, and its pictures are left out. An sdist keeps address and
-commit in ORIGIN, so a wheel that is built from it equals the one that is built from the clone.
+that lead into the clone become plain text, and its pictures are left out. An sdist keeps address
+and commit, so a wheel that is built from it equals the one that is built from the clone.
 """
 
 import json
@@ -36,7 +36,7 @@ def absolute(text: str, url: str, version: str) -> str:
 
 
 def origin(root: Path) -> dict[str, str]:
-    """The address and the commit: of an sdist as they are kept there, of a clone as they are now."""
+    """The address and the commit: as an sdist keeps them, or as those of a clone are now."""
     kept = root / ORIGIN
     if kept.exists():
         found: dict[str, str] = json.loads(kept.read_text())
@@ -97,7 +97,7 @@ class Commit(BuildHookInterface):
         written.write_text(text)
         build_data["force_include"][str(written)] = place
 
-    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+    def finalize(self, version: str, *_: object) -> None:
         """See hatchling."""
         if version != "editable":
             self._folder.cleanup()

@@ -1,4 +1,4 @@
-"""Settings that a stranger may read: numbers, truth values and named choices, and no text of a user."""
+"""Settings that a stranger may read: numbers, truth values, named choices; and those to hide."""
 
 import dataclasses
 import typing
@@ -12,11 +12,11 @@ Plain = float | bool | str
 
 def plain_settings(config: object, prefix: str = "") -> dict[str, Plain]:
     """The settings that are numbers, truth values or one of named choices, by their full names."""
-    found: dict[str, Plain] = {}
-    for name, value, choices in _settings(config, prefix):
-        if isinstance(value, int | float) or (isinstance(value, str) and value in choices):
-            found[name] = value
-    return found
+    return {
+        name: value
+        for name, value, choices in _settings(config, prefix)
+        if isinstance(value, int | float) or (isinstance(value, str) and value in choices)
+    }
 
 
 def set_texts(config: object, prefix: str = "") -> dict[str, tuple[str, ...]]:
@@ -61,5 +61,7 @@ def _settings(config: object, prefix: str) -> Iterator[tuple[str, object, tuple[
             yield from _settings(value, f"{name}.")
             continue
         limits = typing.get_args(hints[each.name])[1:]
-        choices = [choice for limit in limits if isinstance(limit, OneOf) for choice in limit.choices]
+        choices = [
+            choice for limit in limits if isinstance(limit, OneOf) for choice in limit.choices
+        ]
         yield name, value, tuple(choices)

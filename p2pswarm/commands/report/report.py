@@ -18,6 +18,7 @@ from p2pswarm.progress.printable import printable
 from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.parser import load
 
+STACKS_FILE = "stacks.txt"  # a node writes its stacks there when it is asked to
 READ_BYTES_MAX = 16 << 20  # of the end of each file: more than an archive takes
 
 
@@ -25,8 +26,11 @@ def main(flags: argparse.Namespace) -> int:
     """Write the archive, and say what is in it; returns the exit code."""
     check_target(flags.out)
     config = load(flags.config, []) if flags.config else None
-    events = flags.events or _event_log(config)
-    parts = {"events": _end_of(events), "log": _end_of(flags.log), "stacks": _end_of(flags.stacks)}
+    parts = {
+        "events": _end_of(flags.events or _event_log(config)),
+        "log": _end_of(flags.log),
+        "stacks": _end_of(flags.stacks or _stacks_file(config)),
+    }
     found, gpus = ({}, []) if flags.no_doctor else _findings(config, tuple(flags.bootstrap or ()))
     report = BugReport(
         settings=config,
@@ -65,6 +69,12 @@ def _event_log(config: NodeConfig | None) -> Path | None:
     """The file that the settings name for events, if they name one and it is there."""
     named = getattr(config.train, "log", None) if config else None
     return Path(named) if named and Path(named).exists() else None
+
+
+def _stacks_file(config: NodeConfig | None) -> Path | None:
+    """The file of stacks that the node has written into its folder, if it has."""
+    file = config.state / STACKS_FILE if config and config.state else None
+    return file if file and file.exists() else None
 
 
 def _end_of(file: Path | None) -> list[str]:

@@ -7,9 +7,8 @@ import importlib.metadata
 import os
 import platform
 import re
-import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from p2pswarm.base.version import version_text
@@ -22,11 +21,15 @@ LIBRARIES = (
     *("numpy", "ortools", "pyarrow", "regex", "rich", "safetensors", "tokenizers", "torch"),
     *("transformers", "uvloop", "zstandard"),
 )
-VERSION = re.compile(r"\d{1,4}(\.\d{1,5}){0,4}((a|b|rc|\.?dev|\.?post)\d{1,9})?(\+cpu|\+cu\d{2,3})?")
+VERSION = re.compile(
+    r"\d{1,4}(\.\d{1,5}){0,4}((a|b|rc|\.?dev|\.?post)\d{1,9})?(\+cpu|\+cu\d{2,3})?"
+)
 """What is shown of a version; a build of one's own may have any name."""
 RELEASE = re.compile(r"\d{1,3}(\.\d{1,5}){0,2}")
 PLAIN_WORD = re.compile(r"[A-Za-z0-9_]{1,16}")
-GPU_NAME = re.compile(r"(NVIDIA|AMD|Intel|Tesla|GeForce|Quadro|Radeon|Apple)[\w ().-]{0,60}", re.ASCII)
+GPU_NAME = re.compile(
+    r"(NVIDIA|AMD|Intel|Tesla|GeForce|Quadro|Radeon|Apple)[\w ().-]{0,60}", re.ASCII
+)
 KEY_BYTES_MAX = 4_096  # of a key or an invitation; a larger file is none
 SYSTEMS = {"Linux", "Darwin", "Windows", "FreeBSD"}
 

@@ -28,9 +28,10 @@ ADDRESS = re.compile(
     r"(?:%[^\s\]]{1,63})?\]?(?::(?P<port>\d{1,5}))?"
 )
 AROUND = ".:!?[]"  # of a sentence, around a chunk
-UNITS = frozenset(
-    "s ms us ns h min d b kb mb gb tb kib mib gib tib mb/s gb/s kbit/s mbit/s /s % x hz mhz".split()
-)
+UNITS = frozenset({"s", "ms", "us", "ns", "min", "h", "d", "b", "%", "x", "hz", "mhz", "/s"})
+UNITS |= {
+    f"{size}{of}" for size in ("k", "m", "g", "t", "ki", "mi", "gi", "ti") for of in ("b", "b/s")
+}
 SECRET_CHARS_MIN = 6  # a shorter text would blot out words that say nothing of it
 PEER_SHORT = re.compile(r"[a-z2-7]{8}")
 PEER_CHARS = 52
