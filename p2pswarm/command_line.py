@@ -30,6 +30,8 @@ ALL = (
 )
 """In the order of `--help`."""
 FAILED, UNUSABLE = 1, 2
+REQUIRED = {"aiohttp", "fsspec", "matplotlib", "numpy", "regex", "safetensors", "torch"}
+"""Libraries that every installation has but one without dependencies (docs/install.md)."""
 UNREAD = 141  # 128 and SIGPIPE: what a shell says of a program that ends so
 
 
@@ -43,8 +45,12 @@ def main(argv: Sequence[str]) -> int:
         return UNREAD
     except SwarmError as error:
         return _failed(error)
+    except ModuleNotFoundError as error:
+        return _lacks(error)
     except ExceptionGroup as group:
         cause = cause_of(group)
+        if isinstance(cause, ModuleNotFoundError):
+            return _lacks(cause)
         if not isinstance(cause, SwarmError):
             raise
         return _failed(cause)
@@ -63,6 +69,15 @@ def make_parser() -> argparse.ArgumentParser:
     for each in ALL:
         each.add(commands)
     return parser
+
+
+def _lacks(error: ModuleNotFoundError) -> int:
+    """Say which library this command needs; an installation for first nodes has few of them."""
+    library = (error.name or "").partition(".")[0]
+    if library not in REQUIRED:
+        raise error
+    sys.stderr.write(f"error: this command needs {library}: pip install {library}\n")
+    return UNUSABLE
 
 
 def _failed(error: SwarmError) -> int:

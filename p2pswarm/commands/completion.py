@@ -50,4 +50,4 @@ def mark_files(parser: argparse.ArgumentParser, mark: object) -> None:
             for each in action.choices.values():
                 mark_files(each, mark)
         elif action.type in (Path, file_path):
-            action.complete = mark  # type: ignore[attr-defined]  where the library looks for it
+            vars(action)["complete"] = mark  # where the library looks for it

@@ -1,6 +1,7 @@
 """Settings that a stranger may read: numbers, truth values, named choices; and those to hide."""
 
 import dataclasses
+import functools
 import typing
 from collections.abc import Iterator
 from pathlib import PurePath
@@ -53,8 +54,8 @@ def _texts_in(value: object) -> Iterator[str]:
 
 def _settings(config: object, prefix: str) -> Iterator[tuple[str, object, tuple[str, ...]]]:
     """Every setting below a dataclass: its full name, its value, and its named choices."""
+    hints = _hints(type(config))
     assert dataclasses.is_dataclass(config), "settings are dataclasses"
-    hints = typing.get_type_hints(type(config), include_extras=True)
     for each in dataclasses.fields(config):
         value, name = getattr(config, each.name), prefix + each.name
         if dataclasses.is_dataclass(value):
@@ -65,3 +66,8 @@ def _settings(config: object, prefix: str) -> Iterator[tuple[str, object, tuple[
             choice for limit in limits if isinstance(limit, OneOf) for choice in limit.choices
         ]
         yield name, value, tuple(choices)
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, object]:
+    return typing.get_type_hints(kind, include_extras=True)

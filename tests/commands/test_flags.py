@@ -253,6 +253,8 @@ def test_wrong_flags_are_one_line(argv, part, capsys):
 
 
 COMMANDS = [
+    "completion",
+    "report",
     "node",
     "train",
     "data",

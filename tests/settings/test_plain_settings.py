@@ -33,7 +33,7 @@ def test_texts_that_are_set_are_found_wherever_they_are():
         "bootstrap": ("203.0.113.7:4000",),
         "state": ("/home/anna/state",),
         "run.name": ("my run",),
-        "train.mixture": ("/home/anna/text", "text"),
+        "train.mixture": ("/home/anna/text",),
         "serve.packages": ("annas_models",),
     }
 

@@ -54,11 +54,11 @@ def _findings(
 ) -> tuple[dict[str, object], list[str]]:
     """What doctor finds, and the names of GPUs; a report is made without it, too."""
     seeds = bootstrap or (config.bootstrap if config else ())
-    doctor = importlib.import_module("p2pswarm.commands.doctor.doctor")
-    shown = importlib.import_module("p2pswarm.commands.doctor.doctor_report")
     try:
+        doctor = importlib.import_module("p2pswarm.commands.doctor.doctor")
+        shown = importlib.import_module("p2pswarm.commands.doctor.doctor_report")
         found = doctor.findings(NodeConfig(bootstrap=seeds))
-    except SwarmError as error:
+    except (SwarmError, ModuleNotFoundError) as error:  # a first node may have no torch
         say_beside(f"doctor found nothing: {printable(str(error))}")
         return {"failure": str(error)}, []
     answer: dict[str, object] = json.loads(shown.as_json(dataclasses.replace(found, gpus=())))

@@ -20,6 +20,7 @@ LINE_CHARS_MAX = 4_000  # of the log and of stacks
 EVENT_CHARS_MAX = 100_000  # some 200 servers with all their figures
 FILE_CHARS_MAX = 4 << 20  # the newest stay; trackers of bugs take files of 10 MB or more
 MADE = (1980, 1, 1, 0, 0, 0)  # the first time that a zip has: equal reports are equal bytes
+UNIX, MODE = 3, 0o600  # the system and the mode of each file, wherever the archive is made
 IS_SET = "(set)"
 READ_ME = """\
 A report of a node of p2pswarm, for those who look for a bug. Read it before you attach it.
@@ -76,6 +77,7 @@ def archive(report: BugReport, redaction: Redaction) -> bytes:
         for name, text in files.items():
             entry = zipfile.ZipInfo(name, MADE)
             entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.create_system, entry.external_attr = UNIX, MODE << 16
             zipped.writestr(entry, text)
     return written.getvalue()
 

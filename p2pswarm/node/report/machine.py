@@ -2,13 +2,14 @@
 
 import builtins
 import errno
+import functools
 import getpass
-import importlib.metadata
 import os
 import platform
 import re
 import sys
 from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from p2pswarm.base.version import version_text
@@ -44,7 +45,7 @@ def facts(gpus: Iterable[str] = ()) -> dict[str, object]:
         "release": release[0] if release else "unknown",
         "machine": found[0] if (found := PLAIN_WORD.fullmatch(platform.machine())) else "unknown",
         "processors": os.cpu_count(),
-        "libraries": {name: version for name in LIBRARIES if (version := _version(name))},
+        "libraries": {name: found for name in LIBRARIES if (found := _version(name))},
         "gpus": [name if GPU_NAME.fullmatch(name) else "another" for name in gpus],
     }
 
@@ -62,6 +63,7 @@ def redaction(config: NodeConfig | None, *, named: bool = False) -> Redaction:
     )
 
 
+@functools.cache
 def vocabulary() -> frozenset[str]:
     """The words of the program's source, of Python's modules and errors, and of the system's."""
     sources = (path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py")))
@@ -70,13 +72,13 @@ def vocabulary() -> frozenset[str]:
     return vocabulary_of([*sources, *known])
 
 
+@functools.cache
 def _version(name: str) -> str:
     """The version of a library; empty if it is not installed."""
     try:
-        version = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
+        found = VERSION.match(version(name))
+    except PackageNotFoundError:
         return ""
-    found = VERSION.match(version)
     return found[0] if found else "another"
 
 

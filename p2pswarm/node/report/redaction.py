@@ -24,21 +24,30 @@ NUMBER = re.compile(r"[+-]?\d{1,12}(\.\d{1,12})?(e[+-]?\d{1,3})?", re.IGNORECASE
 QUANTITY = re.compile(r"\d{1,12}([A-Za-z%/]{1,8})")
 GROUPED = re.compile(r"\d{1,3}(,\d{3}){1,5}")
 ADDRESS = re.compile(
-    r"\[?(?P<host>\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?:\.\d{1,3}){0,3})"
-    r"(?:%[^\s\]]{1,63})?\]?(?::(?P<port>\d{1,5}))?"
+    r"(?<![\w.])(?<!\d-)\[?(?P<host>[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){1,7}:(?:\d{1,3}(?:\.\d{1,3}){3}|"
+    r"[0-9A-Fa-f]{0,4})(?:%[\w.~-]{1,63})?)\]?(?![\w.]*\w)"
+    r"|(?<!\d)(?<!\d\.)(?P<host4>\d{1,3}(?:\.\d{1,3}){3})(?!\d|\.\d)"
 )
+"""What may be an address, IPv6 or IPv4; `ipaddress` knows."""
+QUAD = re.compile(r"(?<!\d)\d{1,3}([-_.]\d{1,3}){3}(?!\d)")
+"""An address in the name of a host, as clouds and reverse names have it."""
 AROUND = ".:!?[]"  # of a sentence, around a chunk
 UNITS = frozenset({"s", "ms", "us", "ns", "min", "h", "d", "b", "%", "x", "hz", "mhz", "/s"})
 UNITS |= {
     f"{size}{of}" for size in ("k", "m", "g", "t", "ki", "mi", "gi", "ti") for of in ("b", "b/s")
 }
 SECRET_CHARS_MIN = 6  # a shorter text would blot out words that say nothing of it
-PEER_SHORT = re.compile(r"[a-z2-7]{8}")
-PEER_CHARS = 52
+PEER_SHORT_CHARS, PEER_CHARS = 8, 52
+PEER_SHORT = re.compile(rf"[a-z2-7]{{{PEER_SHORT_CHARS}}}")
+PEER_ID = re.compile(
+    rf"[a-z2-7]{{{PEER_SHORT_CHARS}}}(?:[a-z2-7]{{{PEER_CHARS - PEER_SHORT_CHARS}}})?"
+)
 PEER_KEYS = frozenset({"by", "peer", "server"})
 """Fields of events that hold the short id of a peer, which is the hash of a key."""
-RUN_SHORT = re.compile(r"[0-9a-f]{1,16}")
-NAME_KEYS = frozenset({"name", "run_name", "place", "region", "model", "device"})
+RUN_KEY, LINE_KEYS = "run", frozenset({"v", "n", "event"})
+"""The id of a run stands in the line of an event; elsewhere that key may have its name."""
+RUN_SHORT = re.compile(r"[0-9a-f]{8,64}")
+NAME_KEYS = frozenset({"name", "run_name", "run", "place", "region", "model"})
 """Fields of events that people or machines chose: their words may be the program's by chance."""
 CLOCK = r"\d\d:\d\d(:\d\d([.,]\d{1,6})?)?"
 TIMES = re.compile(rf"\d{{4}}-\d\d-\d\d(T{CLOCK}([+-]\d\d:?\d\d|Z)?)?|{CLOCK}")
@@ -58,7 +67,7 @@ def vocabulary_of(sources: Iterable[str]) -> frozenset[str]:
 def network_of(host: str) -> str | None:
     """An address as the network that it is in, or "private"; None if it is none."""
     try:
-        address = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return None
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
@@ -69,6 +78,12 @@ def network_of(host: str) -> str | None:
         return "private"
     bits = BITS_KEPT_4 if address.version == 4 else BITS_KEPT_6  # noqa: PLR2004
     return str(ipaddress.ip_network(f"{address}/{bits}", strict=False))
+
+
+def _is_run(fields: Mapping[str, object]) -> bool:
+    """Return whether these are the fields of an event's line with the id of a run."""
+    run = fields.get(RUN_KEY)
+    return fields.keys() >= LINE_KEYS and isinstance(run, str) and bool(RUN_SHORT.fullmatch(run))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +103,17 @@ class Redaction:
 
     def text(self, text: str) -> str:
         """A text without what may not stay; without characters that move a cursor, too."""
-        text = "".join(c if c.isprintable() else " " for c in text)
+        if not text.isprintable():
+            text = "".join(c if c.isprintable() else " " for c in text)
         if self._secret is not None:
             text = self._secret.sub(LEFT_OUT, text)
-        return CHUNK.sub(lambda found: self._chunk(found[0]), text)
+        parts, at = [], 0
+        for found in ADDRESS.finditer(text):
+            network = network_of(found["host"] or found["host4"])
+            if network is not None:
+                parts += [self._chunks(text[at : found.start()]), network]
+                at = found.end()
+        return "".join([*parts, self._chunks(text[at:])])
 
     def value(self, value: object, key: str = "", depth: int = 0) -> object:
         """A value of JSON: numbers and truth values stay, texts are redacted."""
@@ -103,10 +125,11 @@ class Redaction:
             case str():
                 return self._field(key, value)
             case Mapping() if depth < DEPTH_MAX:
+                of_a_run = {RUN_KEY: value[RUN_KEY]} if _is_run(value) else {}
                 return {
                     self.text(str(name)): self.value(each, str(name), depth + 1)
                     for name, each in value.items()
-                }
+                } | of_a_run
             case Sequence() if depth < DEPTH_MAX:
                 return [self.value(each, key, depth + 1) for each in value]
             case _:
@@ -122,22 +145,18 @@ class Redaction:
         return re.compile("|".join(map(re.escape, ordered)), re.IGNORECASE)
 
     def _field(self, key: str, text: str) -> str:
-        if key in PEER_KEYS and PEER_SHORT.fullmatch(text):
-            return text
-        if key == "run" and RUN_SHORT.fullmatch(text):
-            return text
+        if key in PEER_KEYS and PEER_ID.fullmatch(text):
+            return text[:PEER_SHORT_CHARS]
         if key in NAME_KEYS and text and text not in self.allowed:
             return LEFT_OUT
         return self.text(text)
 
+    def _chunks(self, text: str) -> str:
+        return CHUNK.sub(lambda found: self._chunk(found[0]), text)
+
     def _chunk(self, chunk: str) -> str:
         inner = chunk.strip(AROUND)
-        if chunk[0] == "[" and ADDRESS.fullmatch(chunk.rstrip(AROUND.replace("]", ""))):
-            inner = chunk.rstrip(AROUND.replace("]", ""))
-        elif chunk[:2] == "::":
-            inner = chunk.rstrip(AROUND)
-        at = chunk.index(inner) if inner else 0
-        before, after = chunk[:at], chunk[at + len(inner) :]
+        before, _, after = chunk.partition(inner) if inner else (chunk, "", "")
         return f"{before}{self._inner(inner)}{after}"
 
     def _inner(self, inner: str) -> str:
@@ -145,11 +164,10 @@ class Redaction:
             return inner
         if NUMBER.fullmatch(inner) or GROUPED.fullmatch(inner) or TIMES.fullmatch(inner):
             return inner
-        found = ADDRESS.fullmatch(inner)
-        if found and (network := network_of(found["host"])):
-            return f"{network}:{found['port']}" if found["port"] else network
-        if len(inner) == PEER_CHARS and inner[:8] in self.peers:
-            return inner[:8]
+        if QUAD.search(inner):
+            return LEFT_OUT
+        if len(inner) == PEER_CHARS and inner[:PEER_SHORT_CHARS] in self.peers:
+            return inner[:PEER_SHORT_CHARS]
         if "/" in inner or "\\" in inner:
             return self._path(inner.replace("\\", "/"))
         return inner if self._ours(inner) else LEFT_OUT

@@ -52,30 +52,28 @@ def test_an_invitation_that_is_no_file_is_passed_over(invite):
     assert redaction(NodeConfig(invite=invite)).vocabulary
 
 
+def record(text: str, *values: object, reason: Exception | None = None) -> logging.LogRecord:
+    failure = (type(reason), reason, None) if reason else None
+    return logging.LogRecord("p2pswarm.net", logging.WARNING, "", 1, text, values, failure)
+
+
 def test_newest_lines_of_the_log_are_kept():
-    recent, log = RecentLog(), logging.getLogger("p2pswarm.test_report")
-    log.addHandler(recent)
-    log.propagate = False
-    try:
-        for at in range(LOG_LINES_MAX):
-            log.warning("line %d", at)
-        log.warning("failed", exc_info=ValueError("a reason"))
-    finally:
-        log.removeHandler(recent)
+    recent = RecentLog()
+
+    for at in range(LOG_LINES_MAX):
+        recent.handle(record("line %d", at))
+    recent.handle(record("failed\x1b[2J", reason=ValueError("a reason")))
 
     assert len(recent.lines) == LOG_LINES_MAX
-    assert recent.lines[-1].startswith("ValueError: ")
-    assert any(line.endswith(f"line {LOG_LINES_MAX - 1}") for line in recent.lines)
+    assert recent.lines[-1] == "ValueError: a reason"
+    assert recent.lines[-2].endswith(" W p2pswarm.net: failed?[2J")
+    assert recent.lines[-3].endswith(f" W p2pswarm.net: line {LOG_LINES_MAX - 1}")
 
 
 def test_a_line_whose_values_do_not_fit_costs_that_line(capsys):
-    recent, log = RecentLog(), logging.getLogger("p2pswarm.test_report")
-    log.addHandler(recent)
-    log.propagate = False
-    try:
-        log.warning("%d", "no number")
-    finally:
-        log.removeHandler(recent)
+    recent = RecentLog()
+
+    recent.handle(record("%d", "no number"))
 
     assert not recent.lines
     assert "TypeError" in capsys.readouterr().err

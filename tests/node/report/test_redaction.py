@@ -52,6 +52,12 @@ def test_words_of_the_program_and_numbers_stay(text):
         ("::ffff:8.8.8.8", "8.8.0.0/16"),
         ("fe80::1%eth0", "private"),
         ("999.1.1.1:1", "…"),
+        ("tcp://8.8.8.8:4000/relay", "tcp://8.8.0.0/16:4000/relay"),
+        ("8.8.8.8/24", "8.8.0.0/16…"),
+        ("step=8.8.8.8-53", "step=8.8.0.0/16-53"),
+        ("ip-8-8-8-8 8_8_8_8 8.8.8.8.8", "… … …"),
+        ("http://[2a00:1450::200e]:80/", "http://2a00:1450::/32:80/"),
+        ("2a00:1450::8.8.8.8", "2a00:1450::/32"),
         (ID, "k7f2abcd"),
         ("abcdefgh" + "a2" * 22, "…"),
         ("abcdefgh", "…"),
@@ -64,7 +70,7 @@ def test_words_of_the_program_and_numbers_stay(text):
         ),
         ("/usr/lib/python3.11/asyncio/base_events.py", "asyncio/base_events.py"),
         ("/srv/p2pswarm/shakespeare.txt", "…"),
-        ("a\x1b[2Jb\u202ec", "… …"),
+        ("a\x1b[2Jb\u202ec", "a [… c"),
         ("a\tb\0c", "a b c"),
     ],
 )
@@ -88,6 +94,16 @@ def test_names_that_machines_and_runs_have_are_left_out_of_events():
     event = {"event": "joined", "name": "server", "run_name": "training", "server": "k7f2abcd"}
 
     assert REDACTION.value(event) == event | {"name": LEFT_OUT, "run_name": LEFT_OUT}
+
+
+def test_id_of_a_run_stays_in_the_line_of_an_event_alone():
+    line = {"v": 2, "n": 7, "run": "5f0c1a2b", "event": "started", "by": ID}
+
+    assert REDACTION.value(line) == line | {"by": "k7f2abcd"}
+    assert REDACTION.value({"run": "decade00", "server": "Anna's"}) == {
+        "run": LEFT_OUT,
+        "server": f"{LEFT_OUT}'s",
+    }
 
 
 @pytest.mark.parametrize("value", [1, 2.5, True, None, "NaN", [1, [2]], {"step": 1}])
