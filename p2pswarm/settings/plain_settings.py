@@ -5,6 +5,7 @@ import functools
 import typing
 from collections.abc import Iterator
 from pathlib import PurePath
+from typing import Any
 
 from p2pswarm.settings.limits import OneOf
 
@@ -54,7 +55,8 @@ def _texts_in(value: object) -> Iterator[str]:
 
 def _settings(config: object, prefix: str) -> Iterator[tuple[str, object, tuple[str, ...]]]:
     """Every setting below a dataclass: its full name, its value, and its named choices."""
-    hints = _hints(type(config))
+    kind: Any = type(config)
+    hints = _hints(kind)
     assert dataclasses.is_dataclass(config), "settings are dataclasses"
     for each in dataclasses.fields(config):
         value, name = getattr(config, each.name), prefix + each.name

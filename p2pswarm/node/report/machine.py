@@ -37,13 +37,13 @@ SYSTEMS = {"Linux", "Darwin", "Windows", "FreeBSD"}
 
 def facts(gpus: Iterable[str] = ()) -> dict[str, object]:
     """Versions and sizes; nothing in it was chosen by the user."""
-    release = RELEASE.match(platform.release())
+    release, kind = RELEASE.match(platform.release()), PLAIN_WORD.fullmatch(platform.machine())
     return {
         "version": version_text(),
         "python": platform.python_version(),
         "system": platform.system() if platform.system() in SYSTEMS else "another",
         "release": release[0] if release else "unknown",
-        "machine": found[0] if (found := PLAIN_WORD.fullmatch(platform.machine())) else "unknown",
+        "machine": kind[0] if kind else "unknown",
         "processors": os.cpu_count(),
         "libraries": {name: found for name in LIBRARIES if (found := _version(name))},
         "gpus": [name if GPU_NAME.fullmatch(name) else "another" for name in gpus],

@@ -20,7 +20,10 @@ LEFT_OUT = "…"
 CHUNK = re.compile(r"[^\s\"'`,;()<>{}|]+")
 """What is kept or left out as a whole: an address, a path, a word with its numbers."""
 PART = re.compile(r"[^\W_]+")
-NUMBER = re.compile(r"[+-]?\d{1,12}(\.\d{1,12})?(e[+-]?\d{1,3})?", re.IGNORECASE)
+NUMBER = re.compile(r"(-?\d{1,12}|\+\d{1,5})(\.\d{1,12})?(e[+-]?\d{1,3})?", re.IGNORECASE)
+"""Not one of a telephone: a plus sign and many digits."""
+DIGITS_MAX = 12  # of a chunk with words or signs in it; a card has 16
+INT_MAX = 2**64  # bytes and nanoseconds are less
 QUANTITY = re.compile(r"\d{1,12}([A-Za-z%/]{1,8})")
 GROUPED = re.compile(r"\d{1,3}(,\d{3}){1,5}")
 ADDRESS = re.compile(
@@ -31,6 +34,7 @@ ADDRESS = re.compile(
 """What may be an address, IPv6 or IPv4; `ipaddress` knows."""
 QUAD = re.compile(r"(?<!\d)\d{1,3}([-_.]\d{1,3}){3}(?!\d)")
 """An address in the name of a host, as clouds and reverse names have it."""
+HARDWARE = re.compile(r"([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}")
 AROUND = ".:!?[]"  # of a sentence, around a chunk
 UNITS = frozenset({"s", "ms", "us", "ns", "min", "h", "d", "b", "%", "x", "hz", "mhz", "/s"})
 UNITS |= {
@@ -59,8 +63,8 @@ BITS_KEPT_4, BITS_KEPT_6 = 16, 32
 
 
 def vocabulary_of(sources: Iterable[str]) -> frozenset[str]:
-    """The words of texts, in small letters; a number is none."""
-    words = (word for text in sources for word in PART.findall(text) if not word.isdigit())
+    """The words of texts, in small letters; they begin with a letter."""
+    words = (word for text in sources for word in PART.findall(text) if not word[0].isdigit())
     return frozenset(word.casefold() for word in words)
 
 
@@ -73,7 +77,7 @@ def network_of(host: str) -> str | None:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
         address = address.ipv4_mapped
     if address.is_unspecified or address.is_loopback:
-        return host
+        return str(address)
     if not address.is_global:
         return "private"
     bits = BITS_KEPT_4 if address.version == 4 else BITS_KEPT_6  # noqa: PLR2004
@@ -118,7 +122,7 @@ class Redaction:
     def value(self, value: object, key: str = "", depth: int = 0) -> object:
         """A value of JSON: numbers and truth values stay, texts are redacted."""
         match value:
-            case bool() | int() | None:
+            case None | int() if value is None or abs(value) < INT_MAX:  # True is an int, too
                 return value
             case float():
                 return value if math.isfinite(value) else json.dumps(value)
@@ -164,7 +168,7 @@ class Redaction:
             return inner
         if NUMBER.fullmatch(inner) or GROUPED.fullmatch(inner) or TIMES.fullmatch(inner):
             return inner
-        if QUAD.search(inner):
+        if QUAD.search(inner) or HARDWARE.search(inner):
             return LEFT_OUT
         if len(inner) == PEER_CHARS and inner[:PEER_SHORT_CHARS] in self.peers:
             return inner[:PEER_SHORT_CHARS]
@@ -187,8 +191,8 @@ class Redaction:
 
     def _ours(self, chunk: str) -> bool:
         """Return whether all words of a chunk are the program's, and its numbers short."""
-        parts = PART.findall(chunk)
-        return all(map(self._part, parts))
+        few = sum(map(str.isdigit, chunk)) <= DIGITS_MAX
+        return few and all(map(self._part, PART.findall(chunk)))
 
     def _part(self, part: str) -> bool:
         if part.casefold() in self.vocabulary or part in self.peers or part in self.allowed:

@@ -37,7 +37,8 @@ def test_words_of_the_program_and_numbers_stay(text):
         ("run 'shakespeare-400m'", "run '…'"),
         ("hunter22", "…"),
         ("0123456789abcdef0123456789abcdef", "…"),
-        ("4111111111111111", "…"),
+        ("4111111111111111 4111-1111-1111-1111 +491701234567", "… … …"),
+        ("00:1a:2b:3c:4d:5e 12-34-56-78-90-12", "… …"),
         ("aGVsbG8gd29ybGQ=", "…"),
         ("anna@example.org", "…"),
         ("мой секрет", "… …"),
@@ -51,6 +52,7 @@ def test_words_of_the_program_and_numbers_stay(text):
         ("2a00:1450:4001:830::200e", "2a00:1450::/32"),
         ("::ffff:8.8.8.8", "8.8.0.0/16"),
         ("fe80::1%eth0", "private"),
+        ("::1%anna", "::1"),
         ("999.1.1.1:1", "…"),
         ("tcp://8.8.8.8:4000/relay", "tcp://8.8.0.0/16:4000/relay"),
         ("8.8.8.8/24", "8.8.0.0/16…"),
@@ -109,6 +111,10 @@ def test_id_of_a_run_stays_in_the_line_of_an_event_alone():
 @pytest.mark.parametrize("value", [1, 2.5, True, None, "NaN", [1, [2]], {"step": 1}])
 def test_plain_values_stay(value):
     assert Redaction(vocabulary=vocabulary_of(["NaN step"])).value(value) == value
+
+
+def test_a_number_that_no_figure_has_is_left_out():
+    assert REDACTION.value([10**30, -(10**30), 2**63]) == [LEFT_OUT, LEFT_OUT, 2**63]
 
 
 def test_a_number_that_json_lacks_is_a_text():
