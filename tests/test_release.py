@@ -26,7 +26,6 @@ IN_THE_BUILD = (
     *("README.md", "CHANGELOG.md", "ARCHITECTURE.md", "SECURITY.md", "LICENSE"),
     *("pyproject.toml", "hatch_build.py", ".gitignore"),
 )
-HALF = pytest.mark.xdist_group("release")
 
 
 def module(path: str):
@@ -90,7 +89,6 @@ def metadata(wheel):
     return email.message_from_bytes(wheel.read(name))
 
 
-@HALF
 def test_two_builds_of_two_clones_are_the_same_bytes(built, folder):
     again = build(
         copied(folder / "another clone", 86_400.0), folder / "again", "--sdist", "--wheel"
@@ -104,7 +102,6 @@ def test_two_builds_of_two_clones_are_the_same_bytes(built, folder):
     assert digests[0] == digests[1]
 
 
-@HALF
 def test_an_index_takes_what_is_built(built, folder):
     checked = subprocess.run(
         [sys.executable, "-m", "twine", "check", "--strict", *(folder / "dist").iterdir()],
@@ -116,7 +113,6 @@ def test_an_index_takes_what_is_built(built, folder):
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-@HALF
 def test_no_link_of_the_metadata_is_relative(metadata):
     links = LINK.findall(metadata.get_payload())
 
@@ -126,7 +122,6 @@ def test_no_link_of_the_metadata_is_relative(metadata):
     assert f"{URL}/blob/v{VERSION}/docs/tutorial.md" in links
 
 
-@HALF
 def test_links_of_the_metadata_lead_to_files_that_are_there(metadata):
     prefix = re.compile(rf"{re.escape(URL)}/(?:raw|blob)/v{re.escape(VERSION)}/([^#]+)")
     named = {
@@ -136,7 +131,6 @@ def test_links_of_the_metadata_lead_to_files_that_are_there(metadata):
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
-@HALF
 def test_metadata_says_what_an_index_shows(metadata):
     kinds = set(metadata.get_all("Classifier"))
     addresses = dict(each.split(", ") for each in metadata.get_all("Project-URL"))
@@ -149,7 +143,6 @@ def test_metadata_says_what_an_index_shows(metadata):
     assert set(metadata.get_all("Provides-Extra")) == {"all", "data", "fast", "hf", "plan"}
 
 
-@HALF
 def test_all_is_every_extra():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
@@ -159,7 +152,6 @@ def test_all_is_every_extra():
     assert every == f"p2pswarm[{','.join(sorted(extras))}]"
 
 
-@HALF
 def test_wheel_has_the_package_and_nothing_else(wheel):
     there = {
         path.relative_to(ROOT).as_posix()
@@ -173,7 +165,6 @@ def test_wheel_has_the_package_and_nothing_else(wheel):
     assert {"p2pswarm/py.typed", "p2pswarm/settings/examples/trainer.toml"} <= packed
 
 
-@HALF
 def test_sdist_has_what_a_wheel_is_built_from(built, folder):
     (path,) = (folder / "dist").glob("*.tar.gz")
     with tarfile.open(path) as packed:
@@ -183,7 +174,6 @@ def test_sdist_has_what_a_wheel_is_built_from(built, folder):
     assert not [name for name in names if name.startswith(("tests", "bench", ".git/", "docs"))]
 
 
-@HALF
 def test_version_is_answered_without_any_library(wheel, folder):
     """`-S`: no package but Python's own can be imported; `-X importtime` names each that is."""
     wheel.extractall(folder / "installed")

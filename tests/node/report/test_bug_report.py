@@ -6,6 +6,7 @@ import io
 import json
 import os
 import zipfile
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -65,12 +66,22 @@ class Secrets:
         return self.rng.choice(AROUND).replace("{}", self.letters_alone())
 
 
+@pytest.mark.full
 @settings(max_examples=REPORTS, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**64 - 1))
+def test_no_secret_of_200_nodes_is_in_their_reports(seed, tmp_path_factory):
+    refuse_secrets(seed, tmp_path_factory.mktemp("node"))
+
+
+@settings(max_examples=REPORTS // 10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**64 - 1))
 def test_no_secret_of_a_node_is_in_its_report(seed, tmp_path_factory):
+    refuse_secrets(seed, tmp_path_factory.mktemp("node"))
+
+
+def refuse_secrets(seed: int, folder: Path) -> None:
     """Each text of the settings, the key, the invitation, the environment and the paths."""
     secret = Secrets(seed)
-    folder = tmp_path_factory.mktemp("node")
     key, invitation = folder / secret.letters_alone(), folder / secret.letters_alone()
     with identity_from(key):
         raw = key.read_bytes()
