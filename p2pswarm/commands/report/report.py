@@ -67,8 +67,10 @@ def _findings(
 
 def _event_log(config: NodeConfig | None) -> Path | None:
     """The file that the settings name for events, if they name one and it is there."""
-    named = getattr(config.train, "log", None) if config else None
-    return Path(named) if named and Path(named).exists() else None
+    if config is None:
+        return None
+    named = (getattr(part, "log", None) for part in (config.train, config.serve))
+    return next((Path(file) for file in named if file and Path(file).exists()), None)
 
 
 def _stacks_file(config: NodeConfig | None) -> Path | None:
