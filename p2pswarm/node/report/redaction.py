@@ -20,8 +20,8 @@ LEFT_OUT = "…"
 CHUNK = re.compile(r"[^\s\"'`,;()<>{}|]+")
 """What is kept or left out as a whole: an address, a path, a word with its numbers."""
 PART = re.compile(r"[^\W_]+")
-NUMBER = re.compile(r"(-?\d{1,12}|\+\d{1,5})(\.\d{1,12})?(e[+-]?\d{1,3})?", re.IGNORECASE)
-"""Not one of a telephone: a plus sign and many digits."""
+NUMBER = re.compile(r"[+-]?\d{1,12}(\.\d{1,12})?(e[+-]?\d{1,3})?", re.IGNORECASE)
+TELEPHONE = re.compile(r"\+\d{6}")
 DIGITS_MAX = 12  # of a chunk with words or signs in it; a card has 16
 INT_MAX = 2**64  # bytes and nanoseconds are less
 QUANTITY = re.compile(r"\d{1,12}([A-Za-z%/]{1,8})")
@@ -166,10 +166,10 @@ class Redaction:
     def _inner(self, inner: str) -> str:
         if not inner or inner == LEFT_OUT or inner in self.allowed or inner in self.peers:
             return inner
+        if any(each.search(inner) for each in (QUAD, HARDWARE, TELEPHONE)):
+            return LEFT_OUT
         if NUMBER.fullmatch(inner) or GROUPED.fullmatch(inner) or TIMES.fullmatch(inner):
             return inner
-        if QUAD.search(inner) or HARDWARE.search(inner):
-            return LEFT_OUT
         if len(inner) == PEER_CHARS and inner[:PEER_SHORT_CHARS] in self.peers:
             return inner[:PEER_SHORT_CHARS]
         if "/" in inner or "\\" in inner:
