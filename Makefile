@@ -9,7 +9,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 # Each has one thread, so two run at a time.
 CHECKS := $(BIN)/tox run-parallel --parallel 2 --parallel-no-spinner -e types,lint,docs
-EXTRAS := test,lint,plan,data,hf
+EXTRAS := plan,data,hf
+GROUPS := test lint docs release
 ARGS ?=
 SEEDS ?= 0:2000
 INPUTS ?= 100000
@@ -41,7 +42,8 @@ $(STAMP): pyproject.toml constraints.txt
 	  { echo "error: $(PYTHON) has no venv or ensurepip: install them (on Debian: apt install python3-venv)"; exit 2; }
 	@echo "making $(VENV): torch is large, this takes some minutes the first time"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet 'pip>=25.1' # the first that knows --group
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]' $(GROUPS:%=--group %)
 	@touch $@
 
 demo: $(STAMP)

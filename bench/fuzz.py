@@ -252,7 +252,9 @@ def main() -> int:
         keep(names[0], [*kept(names[0]), *(Path(path).read_bytes() for path in arguments.add)])
         return 0
     if atheris is None and not arguments.blind:
-        print("atheris is not installed (pip install -e .[fuzz]): blind mutations", file=sys.stderr)
+        print(
+            "atheris is not installed (pip install --group fuzz): blind mutations", file=sys.stderr
+        )
     reports = earlier(arguments)
     for name in names:
         if name in reports:

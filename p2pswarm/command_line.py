@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from p2pswarm.base.errors import RunEnded, SwarmError
 from p2pswarm.base.exception_group import cause_of
 from p2pswarm.base.exit_codes import FAILED, UNREAD, UNUSABLE
-from p2pswarm.base.version import VERSION
-from p2pswarm.commands import node, own_node, verify
+from p2pswarm.base.version import version_text
+from p2pswarm.commands import completion, node, own_node, verify
 from p2pswarm.commands.arguments import NobodyReads, OneLineParser
 from p2pswarm.commands.data import flags as data
 from p2pswarm.commands.demo import flags as demo
 from p2pswarm.commands.doctor import flags as doctor
 from p2pswarm.commands.owner import flags as closed_runs
 from p2pswarm.commands.plan import flags as plan
+from p2pswarm.commands.report import flags as bug_report
 from p2pswarm.commands.simulate import flags as simulate
 from p2pswarm.commands.status import flags as status
 from p2pswarm.commands.watch import flags as watch
@@ -27,10 +28,12 @@ from p2pswarm.commands.weights import flags as weights
 from p2pswarm.progress.printable import printable
 
 ALL = (
-    *(node, own_node, data, status, watch, doctor, verify, weights, plan, simulate),
-    *(closed_runs, demo),
+    *(node, own_node, data, status, watch, doctor, bug_report, verify, weights, plan, simulate),
+    *(closed_runs, demo, completion),
 )
 """In the order of `--help`."""
+REQUIRED = {"aiohttp", "fsspec", "matplotlib", "numpy", "regex", "safetensors", "torch"}
+"""Libraries that every installation has but one without dependencies (docs/install.md)."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -45,8 +48,12 @@ def main(argv: Sequence[str]) -> int:
         return UNREAD
     except SwarmError as error:
         return _failed(error)
+    except ModuleNotFoundError as error:
+        return _lacks(error)
     except ExceptionGroup as group:
         cause = cause_of(group)
+        if isinstance(cause, ModuleNotFoundError):
+            return _lacks(cause)
         if not isinstance(cause, SwarmError):
             raise
         return _failed(cause)
@@ -60,11 +67,20 @@ def make_parser() -> argparse.ArgumentParser:
         description="Trains one transformer on any machines you can get.",
         epilog="p2pswarm COMMAND --help explains a command; python -m p2pswarm is the same.",
     )
-    parser.add_argument("--version", action="version", version=f"p2pswarm {VERSION}")
+    parser.add_argument("--version", action="version", version=version_text())
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     for each in ALL:
         each.add(commands)
     return parser
+
+
+def _lacks(error: ModuleNotFoundError) -> int:
+    """Say which library this command needs; an installation for first nodes has few of them."""
+    library = (error.name or "").partition(".")[0]
+    if library not in REQUIRED:
+        raise error
+    sys.stderr.write(f"error: this command needs {library}: pip install {library}\n")
+    return UNUSABLE
 
 
 def _failed(error: SwarmError) -> int:

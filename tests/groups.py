@@ -21,6 +21,7 @@ GROUPS = {
         "plan/test_pipelined.py",
         "plan/test_search.py",
     ),
+    "wheel and sdist": ("test_release.py",),
     "routers": ("natlab/test_profiles.py",),
     "two devices": ("server/devices/test_group_stage.py",),
     "a hub's files": ("models/library/test_weight_files.py",),

@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).parents[1] / "p2pswarm"
 FLOORS = """
 base kernels discovery reach trainer
 cli settings progress data/row_formats data/samples
-net/os net/wire data/hub_dataset
+net/os net/wire data/hub_dataset node/report
 data plan net/crypto tensors/codecs models/boundary_modules models/losses models/formats
 models/attention
 models/library models/adapters
@@ -44,7 +44,7 @@ trainer/leadership node/run
 sim node commands
 testing commands/data commands/demo commands/owner commands/status commands/watch commands/weights
 api commands/doctor commands/plan
-commands/simulate
+commands/report commands/simulate
 command_line
 __main__
 """.strip().split("\n")

@@ -253,6 +253,8 @@ def test_wrong_flags_are_one_line(argv, part, capsys):
 
 
 COMMANDS = [
+    "completion",
+    "report",
     "node",
     "train",
     "pause",
@@ -300,8 +302,9 @@ def test_the_version_is_the_packages(capsys, request):
 
     project = tomllib.loads((request.config.rootpath / "pyproject.toml").read_text())
     assert capsys.readouterr().out == f"p2pswarm {VERSION}\n"
-    assert project["tool"]["setuptools"]["dynamic"]["version"] == {
-        "attr": "p2pswarm.base.version.VERSION"
+    assert project["tool"]["hatch"]["version"] == {
+        "path": "p2pswarm/base/version.py",
+        "pattern": 'VERSION = "(?P<version>[^"]+)"',
     }
 
 

@@ -179,6 +179,8 @@ def test_the_flags_of_every_command_on_a_page_are_there(page, capsys):
         try:
             make_parser().parse_args(words)
         except SystemExit:
+            if words == ["--version"]:
+                continue
             said = capsys.readouterr().err
             assert re.search(
                 "arguments are required|expected one argument|expected at least", said

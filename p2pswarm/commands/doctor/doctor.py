@@ -59,10 +59,15 @@ log = logging.getLogger(__name__)
 def main(config: NodeConfig, *, json: bool) -> int:
     """Print what was found and what to change; returns the exit code."""
     log_to_stderr(config.log_level)
-    with identity_from(config.identity) as identity:
-        found = run_loop(_find(config, identity))
+    found = findings(config)
     write(as_json(found) + "\n" if json else "".join(f"{x}\n" for x in as_lines(found)))
     return 0
+
+
+def findings(config: NodeConfig) -> Findings:
+    """What can be found out in `PATIENCE_S`, without a word to the user."""
+    with identity_from(config.identity) as identity:
+        return run_loop(_find(config, identity))
 
 
 async def _find(config: NodeConfig, identity: Identity) -> Findings:

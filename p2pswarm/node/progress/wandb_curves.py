@@ -4,13 +4,11 @@ Source:  https://docs.wandb.ai/ref/python
 """
 
 import contextlib
-import dataclasses
 import importlib
 import logging
 import os
 import queue
 import threading
-import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +17,7 @@ from p2pswarm.node.progress.curves import Row, row_of
 from p2pswarm.progress.events import Event
 from p2pswarm.progress.printable import printable
 from p2pswarm.run.manifest import RunIdentity
-from p2pswarm.settings.limits import OneOf
+from p2pswarm.settings.plain_settings import plain_settings
 
 PACKAGE = "wandb"
 ONLINE = "online"
@@ -52,8 +50,6 @@ LIMITS = {
 }
 NO_REPORTS = "WANDB_ERROR_REPORTING"
 """The variable by which wandb does not report its own errors, whose traces have paths."""
-
-Plain = float | bool | str
 
 log = logging.getLogger(__name__)
 
@@ -105,21 +101,6 @@ def try_wandb(place: str, package: str = PACKAGE) -> None:
             "train.wandb: nobody is logged in: run wandb login, or set WANDB_MODE=offline in the "
             "environment"
         )
-
-
-def plain_settings(config: object, prefix: str = "") -> dict[str, Plain]:
-    """The settings that are numbers, truth values or one of named choices, by their full names."""
-    assert dataclasses.is_dataclass(config), "settings are dataclasses"
-    hints = typing.get_type_hints(type(config), include_extras=True)
-    found: dict[str, Plain] = {}
-    for each in dataclasses.fields(config):
-        value, name = getattr(config, each.name), prefix + each.name
-        choice = any(isinstance(limit, OneOf) for limit in typing.get_args(hints[each.name])[1:])
-        if dataclasses.is_dataclass(value):
-            found |= plain_settings(value, f"{name}.")
-        elif isinstance(value, int | float) or (isinstance(value, str) and choice):
-            found[name] = value
-    return found
 
 
 class WandbCurves:

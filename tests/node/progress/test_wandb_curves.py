@@ -21,7 +21,6 @@ from p2pswarm.node.progress.curves import row_of
 from p2pswarm.node.progress.wandb_curves import (
     PRIVATE,
     WandbCurves,
-    plain_settings,
     sent,
     try_wandb,
 )
@@ -29,6 +28,7 @@ from p2pswarm.progress.events import HeldOut, MicrobatchCounts, Note, Stepped
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.settings.config import ModelConfig, RunConfig
 from p2pswarm.settings.node_config import NodeConfig
+from p2pswarm.settings.plain_settings import plain_settings
 
 STEP = Stepped(1, 4.25, 900.0, 1e-3, 0.5, MicrobatchCounts(16, 8, 2), seconds=1.5)
 EVENTS = [STEP, Note("a note", seconds=1.6), HeldOut(1, 4.5, seconds=2.0)]
