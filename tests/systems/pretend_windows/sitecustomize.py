@@ -41,7 +41,7 @@ GONE = {
 SELECTED_MAX = 512
 STEP_S = 1 / 64
 BINARY = 1 << 30
-EXCLUSIVE = -5
+EXCLUSIVE, SHARE = -5, socket.SO_REUSEPORT
 NEW_GROUP = 0x200
 BREAK, CONSOLE_CLOSED, KILL = signal.SIGUSR1, signal.SIGUSR2, signal.SIGKILL
 CLOSED = 2  # CTRL_CLOSE_EVENT
@@ -72,6 +72,7 @@ def place(descriptor):
 
 def text_open(path, flags, mode=0o777, *, dir_fd=None):
     descriptor = real_open(path, flags & ~BINARY, mode, dir_fd=dir_fd)
+    in_text_mode.pop(descriptor, None)
     if not flags & BINARY:
         in_text_mode[descriptor] = place(descriptor)
     return descriptor
@@ -109,6 +110,8 @@ def receive_into(self, buffer, nbytes=0, flags=0):
 def set_option(self, level, option, *value):
     if option != EXCLUSIVE:  # Linux has no other way to bind
         super(socket.socket, self).setsockopt(level, option, *value)
+    if (level, option) == (socket.SOL_SOCKET, socket.SO_REUSEADDR):
+        super(socket.socket, self).setsockopt(level, SHARE, *value)  # even of one who listens
 
 
 def few_selected(readable, writable, _exceptional, timeout=None):
