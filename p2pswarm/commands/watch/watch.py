@@ -13,11 +13,11 @@ from typing import IO, Any, cast
 from rich.console import Console
 from rich.live import Live
 
+from p2pswarm.base.exit_codes import INTERRUPTED
 from p2pswarm.commands.arguments import say, say_beside
 from p2pswarm.commands.watch.replay import replay
 from p2pswarm.node.progress.event_files import read_events
 from p2pswarm.node.progress.output import STDOUT, time_of
-from p2pswarm.node.shutdown import INTERRUPTED
 from p2pswarm.progress.event_lines import EventLine
 from p2pswarm.progress.page import LineFormat, page
 from p2pswarm.progress.printable import printable
