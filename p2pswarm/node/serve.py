@@ -52,6 +52,7 @@ from p2pswarm.run.chain.chain_log import VoterRecords, blank
 from p2pswarm.run.chain.memory_file import RECORDS_KEPT, MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES
 from p2pswarm.run.manifest import RunIdentity, RunOffer
+from p2pswarm.run.messages.cost import MachinePrice
 from p2pswarm.run.router import Router
 from p2pswarm.run.state.base_files import BaseFolder
 from p2pswarm.run.state.partial_state import PartialFolder
@@ -303,6 +304,7 @@ def stage_server(
         ),
         partials=kept_pieces(stack.config.state),
         bases=kept_blocks(stack.config.state),
+        price=MachinePrice(serve.price_per_hour, serve.currency, serve.spot),
     )
     return StageServer(context)
 

@@ -20,6 +20,8 @@ from p2pswarm.settings.objective import ObjectiveConfig
 
 SHORT_FOR = {ModelConfig: "family", OptimizerConfig: "name", ObjectiveConfig: "name"}
 """Tables that may be one text."""
+ELSEWHERE = {"run.budget": ["train", "budget"]}
+"""Settings that are read where people look for them, too, and where they are."""
 SHOWN_CHARS = 60  # of what somebody typed, so that the message stays one line
 QUOTES = "\"'"
 
@@ -33,7 +35,7 @@ def changed(table: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
         if not is_given or not all(names):
             shown = text[:SHOWN_CHARS]
             raise ValueError(f"{shown!r} is not KEY=VALUE, as in --set run.steps=4000")
-        _put(new, NodeConfig, names, value.strip())
+        _put(new, NodeConfig, ELSEWHERE.get(key.strip(), names), value.strip())
     return new
 
 

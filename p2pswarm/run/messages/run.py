@@ -90,6 +90,8 @@ class Finished(Message):
     reason: Reason
     version: Step | None = None
     """Of the weights at the end; said to the trainers that stand by."""
+    on_purpose: Annotated[bool, Trailing()] = False
+    """Its owner ends it before its last step, as at the end of a budget: it has not failed."""
 
 
 @message(103)

@@ -19,6 +19,7 @@ from p2pswarm.run.chain.chain_log import ChainStore, log_entry, log_header
 from p2pswarm.run.chain.record import MEMORY_BYTES, digest
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.checkpoint import LoadState, Saved, Saving
+from p2pswarm.run.messages.cost import Spent
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.settings.config import RunConfig
@@ -468,10 +469,11 @@ def manifest_of(
     what: WriteManifest,
     records: bytes | None,
     began: RunOrigin | None = None,
+    spent: Spent | None = None,
 ) -> CheckpointManifest:
     """Return the manifest of a checkpoint; `records`: its chain, if that is whole.
 
-    `began`: what the run began from.
+    `began`: what the run began from; `spent`: what it has cost, if anything.
     """
     version = what.version
     return CheckpointManifest(
@@ -489,4 +491,5 @@ def manifest_of(
         ),
         stages=what.stages,
         origin=began,
+        spent=None if spent is None or spent.nothing else spent,
     )

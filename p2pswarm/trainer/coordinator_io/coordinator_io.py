@@ -17,6 +17,7 @@ from p2pswarm.net.wire.message import Message
 from p2pswarm.progress.events import Report
 from p2pswarm.run.member_view import Incarnation, contact
 from p2pswarm.run.messages.checkpoint import LoadState
+from p2pswarm.run.messages.cost import NO_PRICE
 from p2pswarm.run.messages.membership import Join, Leaving, MayLeave, MoveTo, PrepareStage, StandsBy
 from p2pswarm.run.messages.state import FetchPieces, FetchSaved
 from p2pswarm.run.messages.trainers import Trainers, Unheard
@@ -38,6 +39,7 @@ from p2pswarm.trainer.coordinator_io.trainer_context import Proof, TrainerContex
 from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.members.quarantine import Quarantines
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.cost import ServerPriced
 from p2pswarm.trainer.reports.reports import (
     LastLeaves,
     ReferencesKnown,
@@ -216,6 +218,7 @@ class CoordinatorIo:
             raise BadMessage(f"a member without an address: {error}") from error
         self._context.cards.learn(stream.peer.raw, join.card, stream.peer)
         connection, reason = self._connections.open(stream.peer.raw), "it ended its stream"
+        connection.price = join.price or NO_PRICE
         self._empty.clear()
         try:
             async with asyncio.timeout(None) as scope:
@@ -482,6 +485,8 @@ class CoordinatorIo:
                 self._connections.say(incarnation, MayLeave(may))
             case act.Assign():
                 self._connections.assign(action.incarnation, action.message)
+                price = self._connections.price_of(action.incarnation)
+                self._context.report(ServerPriced(action.incarnation, price))
                 self.coordinator.silence.on_word(action.incarnation, self.now_s())  # its Join
                 self._owner.on_member()
                 if action.message.loads:
