@@ -443,6 +443,8 @@ class ResumedFrom:
     target: str
     folder: str
     """Of the checkpoint in the target; empty if the target is the checkpoint."""
+    spent: Spent | None = None
+    """What the run had cost by then, as its manifest says."""
 
     def order(self, run: bytes) -> LoadState:
         """Return what a new member is told."""
