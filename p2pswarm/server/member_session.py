@@ -17,6 +17,7 @@ from p2pswarm.run.member_cards import NO_CARDS, MemberCards
 from p2pswarm.run.member_view import MemberView
 from p2pswarm.run.messages.cost import NO_PRICE, MachinePrice
 from p2pswarm.run.messages.field_limits import PathCounts
+from p2pswarm.run.messages.membership import MemberFacts
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.router import Router
 from p2pswarm.run.state.base import BackgroundThread, at_once
@@ -91,6 +92,8 @@ class ServerContext:
     """None: this server does not vote."""
     price: MachinePrice = NO_PRICE
     """Of this machine, as the trainer is told."""
+    facts: MemberFacts | None = None
+    """What the trainer's user is told of this machine; None: nothing."""
 
     @property
     def me(self) -> bytes:
