@@ -381,7 +381,9 @@ def _manifest(body: Fields) -> CheckpointManifest:
     stages = body.tables("stages", STAGES_MAX)
     origin = None
     if found != FORMAT_WITHOUT_ORIGIN:
-        origin = body.optional_table("origin") if found == FORMAT_WITH_COST else body.table("origin")
+        origin = (
+            body.optional_table("origin") if found == FORMAT_WITH_COST else body.table("origin")
+        )
     manifest = CheckpointManifest(
         program=program,
         run=body.raw("run", RUN_ID_BYTES),

@@ -27,15 +27,18 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.progress.answers import LatestBalance, LatestStatus
+from p2pswarm.node.progress.cost_io import CostKeeper
 from p2pswarm.node.progress.curves import recorded
+from p2pswarm.node.progress.notify_io import AlertSource, notified
 from p2pswarm.node.progress.output import date_time, output
 from p2pswarm.node.progress.reporter import Reporter
 from p2pswarm.node.progress.wandb_curves import sent
-from p2pswarm.node.run.closed_run import may_vote, run_calls, until_out
+from p2pswarm.node.run.closed_run import has_invitation, may_vote, run_calls, until_out
 from p2pswarm.node.run.discovery import announce, announce_end, ends, offered
 from p2pswarm.node.run.preparation import PreparedRun, check_run, prepare_run
 from p2pswarm.node.run.references import keep_references, with_references
 from p2pswarm.node.run.resume import proof_of, saving_plan
+from p2pswarm.node.run.run_budget import account_of, check_budget, own_price, spent_before
 from p2pswarm.node.run.run_entry import RunEntry, enter_run
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.node.run.run_text import describe
@@ -46,6 +49,7 @@ from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.progress.events import Event, Report
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.run.messages.balance import AskBalance, AskCapacities, RunCapacities
+from p2pswarm.run.messages.cost import Spent
 from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.run import RunOver
 from p2pswarm.run.messages.status import AskStatus, RunStatus
@@ -79,6 +83,50 @@ async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, sa
     """Train from the first step to the last, or until asked to leave."""
     config, tokenizer, corpus = prepared.config, prepared.tokenizer, prepared.corpus
     stack = dataclasses.replace(stack, config=config)
+    _remark(config, say)
+    say(describe(corpus, tokenizer))
+    entry = await unless(leaving, enter_run(stack, prepared.text, say, prepared.resumed))
+    if entry is None:
+        return LEFT_EARLY
+    config = dataclasses.replace(config, run=entry.identity.config)  # it may be closed by another
+    stack = dataclasses.replace(stack, config=config)
+    words, lost = list[str](), LostText(leaving)
+    before = spent_before(config.state, entry.identity.run, entry.resumed)
+    check_budget(config.train, before)
+    try:
+        async with (
+            _shown(config, entry) as shown,
+            accounted(config, entry, before, shown) as account,
+            open_trainer(stack, corpus, account.tell, entry, lost.on_loss, account) as trainer,
+        ):
+            ended = await unless(leaving, unless(account.spent, trainer.run()))
+            broke = account.spent.is_set() and ended is None and not leaving.is_set()
+            if ended is not None and ended.failed:
+                leaving.set()  # nothing is left to do; this starts the time limit of leaving
+            with leaving.saved():
+                await _save_state(trainer, config, ended, say)
+                patient = broke or leaving.patient
+                words.append(await _save(trainer, config, ended, prepared, patient=patient))
+            words.append(account.text())
+            if broke:
+                trainer.end(account.reason)
+            if ended is not None and not ended.failed:
+                await asyncio.to_thread(entry.finished)
+                await _leave_word(stack, entry.identity, trainer, ended)
+    finally:
+        for word in filter(None, words):  # also if the folder of `state` cannot be written any more
+            say(word)
+    if lost.reason is not None:
+        raise lost.reason
+    if ended is None:
+        return 0 if broke else LEFT_EARLY
+    if ended.failed:
+        raise RunEnded(ended.reason)
+    return 0
+
+
+def _remark(config: NodeConfig, say: Say) -> None:
+    """Say what a run's settings cost that people may not know."""
     if config.run.emulated:
         say("run.emulated: a rehearsal; its servers compute nothing, and its weights are worthless")
     if config.run.delay and config.run.optimizer.name == "adamw":
@@ -87,37 +135,12 @@ async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, sa
             f"run.delay 1 with adamw costs {cost} of loss at equal steps, less in a long run: "
             'optimizer = "muon" costs 1 to 3 % (docs/delay.md)'
         )
-    say(describe(corpus, tokenizer))
-    entry = await unless(leaving, enter_run(stack, prepared.text, say, prepared.resumed))
-    if entry is None:
-        return LEFT_EARLY
-    config = dataclasses.replace(config, run=entry.identity.config)  # it may be closed by another
-    stack = dataclasses.replace(stack, config=config)
-    saved, lost = "", LostText(leaving)
-    try:
-        async with (
-            _shown(config, entry) as tell,
-            open_trainer(stack, corpus, tell, entry, lost.on_loss) as trainer,
-        ):
-            ended = await unless(leaving, trainer.run())
-            if ended is not None and ended.failed:
-                leaving.set()  # nothing is left to do; this starts the time limit of leaving
-            with leaving.saved():
-                await _save_state(trainer, config, ended, say)
-                saved = await _save(trainer, config, ended, prepared, patient=leaving.patient)
-            if ended is not None and not ended.failed:
-                await asyncio.to_thread(entry.finished)
-                await _leave_word(stack, entry.identity, trainer, ended)
-    finally:
-        if saved:  # also if the folder of `state` cannot be written any more
-            say(saved)
-    if lost.reason is not None:
-        raise lost.reason
-    if ended is None:
-        return LEFT_EARLY
-    if ended.failed:
-        raise RunEnded(ended.reason)
-    return 0
+    train = config.train
+    if train.budget and not config.checkpoint.target:
+        say(
+            "train.budget without checkpoint.target: at its end the weights alone are saved, so the"
+            " run could not go on"
+        )
 
 
 class LostText:
@@ -147,6 +170,16 @@ async def _shown(config: NodeConfig, entry: RunEntry) -> AsyncIterator[Callable[
             await asyncio.to_thread(sending.close)  # it may wait for the service, and others for us
 
 
+@contextlib.asynccontextmanager
+async def accounted(
+    config: NodeConfig, entry: RunEntry, before: Spent | None, tell: Callable[[Event], None]
+) -> AsyncIterator[CostKeeper]:
+    """Give the account of what the run costs, whose `tell` also wakes the owner."""
+    source = AlertSource(config.run.name, entry.identity.run.hex())
+    async with notified(config.train.notify, source, tell) as both:
+        yield account_of(config, entry, before, both)
+
+
 class RunReports:
     """The trainer's reports as events for `tell`, and as the answers to who asks about the run."""
 
@@ -157,13 +190,15 @@ class RunReports:
         tell: Callable[[Event], None],
         endpoint: Endpoint,
         done: int,
+        account: CostKeeper,
     ) -> None:
         """`done`: the steps that are decided, as far as this trainer knows."""
         self._bans, self._links = endpoint.bans, endpoint.links
         run = identity.config
         self._reporter = Reporter(run, model_size(run).parameters, done)
         self._status = LatestStatus(identity.run, run.stages, done, run.batch.microbatches)
-        self._tell = tell
+        self._tell, self._account = tell, account
+        self._invited = functools.partial(has_invitation, rpc)
         self._loop = asyncio.get_running_loop()
         self._balance = LatestBalance(identity.run, run.balance.rule)
         rpc.serve_unary(AskStatus, self._status_of)
@@ -177,6 +212,7 @@ class RunReports:
             self._balance.on_report(report, now_s)
         if isinstance(report, Leads | WentBack):
             self._status.go_on_after(report.version)
+        self._account.on_report(report, self._invited)
         for event in self._reporter.on_report(report, now_s):
             self._status.on_event(event, now_s)
             self._tell(event)
@@ -197,12 +233,14 @@ async def open_trainer(
     tell: Callable[[Event], None],
     entry: RunEntry,
     text_lost: Callable[[Unusable], None] = raised,
+    account: CostKeeper | None = None,
 ) -> AsyncIterator[Trainer]:
     """Offer the run of the settings to the swarm and train it while this block lasts.
 
     `tell` is called with every event as it happens, `text_lost` when the text cannot be read any
-    more.
+    more. `account`: adds up what the run costs; None: one of its own does.
     """
+    account = account or account_of(stack.config, entry, None, tell)
     corpus = await on_thread(functools.partial(_referring, stack.config, corpus, entry))
     try:
         async with (
@@ -210,7 +248,7 @@ async def open_trainer(
             run_directory(stack, rpc, entry.identity.run) as directory,
             asyncio.TaskGroup() as tasks,
         ):
-            context = await _context(stack, rpc, corpus, tell, entry, text_lost)
+            context = await _context(stack, rpc, corpus, tell, entry, text_lost, account)
             reported = context.report
 
             def report(news: Report) -> None:
@@ -220,6 +258,7 @@ async def open_trainer(
 
             context = dataclasses.replace(context, report=report)
             announcing = tasks.create_task(announce(stack, entry.identity))
+            counting = tasks.create_task(account.run())
             out = tasks.create_task(until_out(rpc))
             async with Trainer(context) as trainer:
                 directory.enter_through(entry.trainers)
@@ -229,8 +268,10 @@ async def open_trainer(
                 meeting.cancel()
                 saying.cancel()
             announcing.cancel()
+            counting.cancel()
             out.cancel()
     finally:
+        await account.write()
         entry.place.store.close()
 
 
@@ -259,6 +300,7 @@ async def _context(
     tell: Callable[[Event], None],
     entry: RunEntry,
     text_lost: Callable[[Unusable], None],
+    account: CostKeeper,
 ) -> TrainerContext:
     config, identity = stack.config, entry.identity
     done = entry.place.restored.learner.chain.head.version
@@ -272,7 +314,7 @@ async def _context(
         run=identity.config,
         run_id=identity.run,
         corpus=corpus,
-        report=RunReports(rpc, identity, tell, stack.endpoint, done).on_report,
+        report=RunReports(rpc, identity, tell, stack.endpoint, done, account).on_report,
         rng=Random(os.urandom(32)),
         chain=entry.place,
         trainers=entry.trainers,
@@ -282,6 +324,8 @@ async def _context(
         proof=proof_of(identity, entry.resumed, verify_base=config.train.verify_base),
         text_lost=text_lost,
         may_vote=functools.partial(may_vote, rpc),
+        cost=account.cost,
+        price=own_price(config.train),
     )
 
 

@@ -8,6 +8,8 @@ Units:   seconds since the first step began, 0 before it; losses in nats per tok
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from p2pswarm.progress.budget import money, per_million
+
 SHORT_NAMES = {
     "CheckpointFailed": "notsaved",
     "LeadershipTaken": "leads",
@@ -17,8 +19,6 @@ SHORT_NAMES = {
     "StoodBy": "stood_by",
 }
 """Events whose name in JSON is not that of their class, which another class has."""
-
-from p2pswarm.progress.budget import money, per_million
 
 
 class Report:
@@ -512,7 +512,7 @@ def called(server: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cost(Event):
-    """What the run has cost by the prices that its machines have told, as the trainer adds it up."""
+    """What the run has cost by the prices that its machines have told."""
 
     currency: str
     trainer: float

@@ -248,17 +248,17 @@ def _in_full(kind: type, table: object, base: Path) -> object:
         table = {SHORT_FOR[kind]: table}
     if not isinstance(table, Mapping):
         return table
-    if kind is NodeConfig:
-        return _node_table(table)
-    if kind is ModelConfig:
-        return _model_table(table)
-    if kind is ServeConfig:
-        return _serve_table(table)
-    if kind is AdapterConfig:
-        return _adapter_table(table)
     if kind is RunConfig:
         return _run_table(table, base)
-    return _train_table(table, base) if kind is TrainConfig else table
+    if kind is TrainConfig:
+        return _train_table(table, base)
+    changes = {
+        NodeConfig: _node_table,
+        ModelConfig: _model_table,
+        ServeConfig: _serve_table,
+        AdapterConfig: _adapter_table,
+    }
+    return changes[kind](table) if kind in changes else table
 
 
 def _node_table(table: Mapping[str, Any]) -> Mapping[str, Any]:

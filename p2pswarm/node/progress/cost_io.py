@@ -50,26 +50,24 @@ class CostKeeper:
         self,
         cost: RunCost,
         plan: CostPlan,
-        invited: Callable[[bytes], bool],
         tell: Callable[[Event], None],
     ) -> None:
-        """`invited`: whether the run's owner has invited a server."""
         self.cost = cost
         self.spent = asyncio.Event()
         """Set when the budget is spent while this trainer leads."""
         self.reason = ""
         """Why the run ends then."""
         self._plan = plan
-        self._invited = invited
-        self._tell = tell
+        self.tell = tell
+        """What this trainer tells its events to."""
         self._budget = Budget(plan.budget)
         self._clock = asyncio.get_running_loop().time
         self._leads = False
         self._tell_s = self._write_s = 0.0
         self._remarked: set[str] = set()
 
-    def on_report(self, report: Report) -> None:
-        """Take a report of the trainer."""
+    def on_report(self, report: Report, invited: Callable[[bytes], bool]) -> None:
+        """Take a report of the trainer; `invited`: whether the run's owner has invited a peer."""
         now_s, cost = self._clock(), self.cost
         match report:
             case Leads():
@@ -79,7 +77,7 @@ class CostKeeper:
                 self._leads = False
                 cost.on_step_down(now_s)
             case ServerPriced(one, price):
-                cost.on_price(one, price, now_s, invited=self._invited(one.peer))
+                cost.on_price(one, price, now_s, invited=invited(one.peer))
                 self._remark_spot()
             case StandbyPriced(peer, price):
                 cost.on_standby(peer, price, now_s)
@@ -125,14 +123,14 @@ class CostKeeper:
             return None
         if last or now_s >= self._tell_s:
             self._tell_s = now_s + TELL_S
-            self._tell(self._event(spent))
+            self.tell(self._event(spent))
         self._tell_remarks(spent)
         mark = self._budget.on_cost(spent.total)
         if mark is not None and not last:
             over = mark is BudgetMark.SPENT
             budget, currency = self._plan.budget, spent.currency
             news = BudgetReached(spent.total, budget, currency, spent.per_hour, over)
-            self._tell(news)
+            self.tell(news)
             if over:
                 self.reason = f"the budget of {money(budget, currency)} is spent"
                 self.spent.set()
@@ -171,7 +169,7 @@ class CostKeeper:
     def _remark(self, text: str, about: str = "") -> None:
         if (about or text) not in self._remarked and len(self._remarked) < REMARKS_MAX:
             self._remarked.add(about or text)
-            self._tell(Note(text))
+            self.tell(Note(text))
 
 
 REMARKS_MAX = 16

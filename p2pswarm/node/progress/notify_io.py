@@ -6,6 +6,7 @@ the alert and a line, and never holds up training. What peers said is in no argu
 
 import asyncio
 import contextlib
+import functools
 import importlib
 import json
 import logging
@@ -181,17 +182,17 @@ async def run_command(command: Sequence[str], fields: dict[str, object]) -> str:
     names = {f"P2PSWARM_{name.upper()}": str(fields[name]) for name in NAMES}
     given = json.dumps(fields).encode() + b"\n"
     program, *words = command
+    run = functools.partial(
+        subprocess.Popen,
+        [os.path.expanduser(program), *words],  # noqa: PTH111 - a name may be no path
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | names,
+        start_new_session=True,
+    )
     try:
-        process = await asyncio.to_thread(
-            lambda: subprocess.Popen(  # the words are the owner's own setting, and no shell reads them
-                [os.path.expanduser(program), *words],  # noqa: PTH111
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=os.environ | names,
-                start_new_session=True,
-            )
-        )
+        process = await asyncio.to_thread(run)
     except (OSError, ValueError) as error:
         return one_line(error)
     try:
@@ -199,7 +200,7 @@ async def run_command(command: Sequence[str], fields: dict[str, object]) -> str:
         with contextlib.suppress(OSError):  # it may end without reading
             process.stdin.write(given)  # less than any pipe holds
             process.stdin.close()
-        while process.poll() is None:
+        while process.poll() is None:  # no loop of every system tells when a process ends
             await asyncio.sleep(LOOK_S)
     finally:
         _end(process)
