@@ -51,14 +51,15 @@ class AlertSource:
 
 def command_of(notify: Notify) -> list[str]:
     """The words of a command; they are never given to a shell."""
-    return shlex.split(notify) if isinstance(notify, str) else list(notify)
+    program, *words = shlex.split(notify) if isinstance(notify, str) else notify
+    return [os.path.expanduser(program), *words]  # noqa: PTH111 - a name may be no path
 
 
 def try_notify(notify: Notify) -> None:
     """Raise Unusable for a command that is not on this machine; nothing is run."""
     if not notify or (isinstance(notify, str) and is_web(notify)):
         return
-    program = os.path.expanduser(command_of(notify)[0])  # noqa: PTH111 - a name may be no path
+    program = command_of(notify)[0]
     if shutil.which(program) is None:
         raise Unusable(
             f"train.notify: {program!r:.80} is no program that can be run here: install it, name "
@@ -181,10 +182,9 @@ async def run_command(command: Sequence[str], fields: dict[str, object]) -> str:
     """
     names = {f"P2PSWARM_{name.upper()}": str(fields[name]) for name in NAMES}
     given = json.dumps(fields).encode() + b"\n"
-    program, *words = command
     run = functools.partial(
         subprocess.Popen,
-        [os.path.expanduser(program), *words],  # noqa: PTH111 - a name may be no path
+        list(command),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -200,7 +200,7 @@ async def run_command(command: Sequence[str], fields: dict[str, object]) -> str:
         with contextlib.suppress(OSError):  # it may end without reading
             process.stdin.write(given)  # less than any pipe holds
             process.stdin.close()
-        while process.poll() is None:  # no loop of every system tells when a process ends
+        while process.poll() is None:  # noqa: ASYNC110 - not each system's loop tells of its end
             await asyncio.sleep(LOOK_S)
     finally:
         _end(process)

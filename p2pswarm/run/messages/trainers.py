@@ -89,7 +89,8 @@ class Enlist(Message):
     """Opens a standby's stream with the coordinator, which names it in the next record.
 
     Answered by `Trainers`, again whenever that changes, `Alive` or `Spent` in between, and
-    `Finished` at the end of the run. A trainer that does not coordinate answers `StandsBy` and ends the stream.
+    `Finished` at the end of the run. A trainer that does not coordinate answers `StandsBy` and
+    ends the stream.
     """
 
     run: RunId
