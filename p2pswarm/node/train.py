@@ -47,6 +47,7 @@ from p2pswarm.node.serve import tensors_within
 from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.progress.events import Event, Report
+from p2pswarm.run.access.grant import Access
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.run.messages.balance import AskBalance, AskCapacities, RunCapacities
 from p2pswarm.run.messages.cost import Spent
@@ -196,7 +197,8 @@ class RunReports:
         self._bans, self._links = endpoint.bans, endpoint.links
         run = identity.config
         self._reporter = Reporter(run, model_size(run).parameters, done)
-        self._status = LatestStatus(identity.run, run.stages, done, run.batch.microbatches)
+        size = run.batch.microbatches, run.steps
+        self._status = LatestStatus(identity.run, run.stages, done, *size)
         self._tell, self._account = tell, account
         self._invited = functools.partial(has_invitation, rpc)
         self._loop = asyncio.get_running_loop()
@@ -217,9 +219,11 @@ class RunReports:
             self._status.on_event(event, now_s)
             self._tell(event)
 
-    def _status_of(self, _peer: PeerId, question: AskStatus) -> RunStatus:
+    def _status_of(self, peer: PeerId, question: AskStatus) -> RunStatus:
         now_s = self._loop.time()
-        return self._status.answer(question, now_s, self._bans.current(now_s))
+        may_know = self._invited(peer.raw, Access.WATCH | Access.SERVE | Access.TRAIN)
+        spent = self._account.cost.spent(now_s) if may_know else None
+        return self._status.answer(question, now_s, self._bans.current(now_s), spent)
 
     def _capacities(self, _peer: PeerId, question: AskCapacities) -> RunCapacities:
         rtts_s = {link.peer.raw: link.rtt_s for link in self._links() if link.rtt_s > 0}

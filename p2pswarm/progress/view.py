@@ -13,11 +13,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from p2pswarm.progress.budget import per_million
 from p2pswarm.progress.event_lines import EventLine
 from p2pswarm.progress.events import (
     Begun,
     Checkpointed,
     CheckpointFailed,
+    Cost,
     Ended,
     Event,
     HeldOut,
@@ -44,6 +46,7 @@ from p2pswarm.progress.servers_view import (
     shown,
 )
 from p2pswarm.progress.thinned_curve import CurvePoint, ThinnedCurve
+from p2pswarm.progress.time_left import EndEstimate, TimeLeft
 
 EVENTS_KEPT = 1_000  # what a developer scrolls through; 500 bytes each
 EVENTS_SHOWN = 100  # in a snapshot, if nobody asks for more
@@ -54,8 +57,9 @@ STALL_LEAST_S = 1.0  # steps of milliseconds vary more than threefold, and nobod
 STALLS_MAX = 100
 NODES_MAX = 256  # whose newest event is remembered
 HOUR_S = 3_600.0
+CURRENCY_CHARS = 3
 HOURS_MAX = 48  # since last evening, also after a day away
-FIGURE_EVENTS = (Stepped, Peers, HeldOut, MachineFacts)
+FIGURE_EVENTS = (Stepped, Peers, HeldOut, MachineFacts, Cost)
 """Events that are figures; all others are sentences in the list of events."""
 
 
@@ -131,6 +135,9 @@ class RunView:
         """The stage that the run is as fast as."""
         self.again = self.voided = self.moved = 0
         """Microbatches that were sent again, or counted anew; moves."""
+        self.cost: Cost | None = None
+        """What the run has cost, as its trainer told last."""
+        self._time_left = TimeLeft()
         self.newest_at: float | None = None
         """The wall clock of the newest event."""
         self._began: float | None = None
@@ -167,6 +174,8 @@ class RunView:
                 self._curves["held_out"].add(event.step, at, event.nats_per_token)
             case Waiting():
                 self._wait(event.stages, at)
+            case Cost():
+                self.cost = event
             case Peers() | MachineFacts() | Joined() | Serving() | Left():
                 self._on_servers(event, at)
             case _:
@@ -294,7 +303,9 @@ class RunView:
             "hours": [dataclasses.asdict(hour) for hour in self._hours],
             "nodes": {by: dataclasses.asdict(node) for by, node in self._nodes.items()},
             "ended": shown(self.ended.outcome) if self.ended else "",
-            "spent": None,
+            "spent": plain_number(self.cost.total) if self.cost else None,
+            "cost": _cost(self.cost) if self.cost else None,
+            "eta": self._eta(now_s),
             "events": self.events(events),
         }
 
@@ -313,7 +324,26 @@ class RunView:
         elif known is None:
             self.begun = event
 
+    def estimate(self, now_s: float) -> EndEstimate | None:
+        """When the run is done; None if it is over, or nothing can be said yet."""
+        if self.ended or self.begun is None:
+            return None
+        return self._time_left.estimate(now_s, self.begun.steps)
+
+    def _eta(self, now_s: float) -> dict[str, float] | None:
+        """The same, as times of the wall clock."""
+        if (found := self.estimate(now_s)) is None:
+            return None
+        return {
+            "at": now_s + found.left_s,
+            "earliest": now_s + found.earliest_s,
+            "latest": now_s + found.latest_s,
+            "left_s": found.left_s,
+            "spread_s": found.spread_s,
+        }
+
     def _begin(self, at: float) -> None:
+        self._time_left.begin(at, self.step)
         self._wait((), at)
         self.ended = None
         self._began = at if self._began is None else self._began
@@ -339,6 +369,7 @@ class RunView:
             self._took_s.append(took_s)
         self._began = at - took_s if self._began is None else self._began
         self.stepped, self._committed = event, at
+        self._time_left.on_step(at, event.step)
         self._curves["loss"].add(event.step, at, event.loss)
         self._curves["tokens_per_s"].add(event.step, at, event.tokens_per_s)
         hour = self._hour(at)
@@ -364,6 +395,8 @@ class RunView:
             case Left():
                 self.servers.on_left(event, at)
                 self._hour(at).lost += event.why != "moved"
+                if event.why != "moved":
+                    self._time_left.on_loss()
 
     def _on_other(self, event: Event, at: float) -> None:
         match event:
@@ -371,6 +404,7 @@ class RunView:
                 self.servers.on_leader(at)
             case RolledBack():
                 self.servers.on_leader(at)
+                self._time_left.on_step(at, event.step)
                 for curve in self._curves.values():
                     curve.cut(event.step)
             case Relocated():
@@ -415,6 +449,19 @@ class RunView:
 def _grown(before: int, now: int) -> int:
     """How much a count has grown, which begins anew with its process."""
     return now - before if now >= before else now
+
+
+def _cost(cost: Cost) -> dict[str, Any]:
+    """What a run has cost, as plain values; sums that a hostile log has are left out."""
+    fields = dataclasses.asdict(cost) | {"total": cost.total, "wasted": cost.wasted}
+    del fields["seconds"]
+    numbers = {name: plain_number(value) for name, value in fields.items() if name != "currency"}
+    return {
+        "currency": shown(cost.currency, CURRENCY_CHARS),
+        **numbers,
+        "paid_per_mtoken": plain_number(per_million(cost.total, cost.tokens)),
+        "useful_per_mtoken": plain_number(per_million(cost.total - cost.wasted, cost.tokens)),
+    }
 
 
 def _stall(stall: Stall, now_s: float) -> dict[str, Any]:

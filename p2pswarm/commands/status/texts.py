@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.guard.bans import time_left
-from p2pswarm.progress.events import Relocated, Waiting, gain_text, seconds_text
+from p2pswarm.progress.events import Cost, Relocated, Waiting, gain_text, seconds_text
 from p2pswarm.progress.printable import printable
 from p2pswarm.run.manifest import RunOffer
 from p2pswarm.run.messages.balance import (
@@ -17,7 +17,7 @@ from p2pswarm.run.messages.balance import (
     ServerPreparing,
 )
 from p2pswarm.run.messages.field_limits import PathCounts
-from p2pswarm.run.messages.status import RunStatus
+from p2pswarm.run.messages.status import EndRange, RunStatus
 
 NO_RUN = "there is no run in this swarm: start one with p2pswarm train run.toml"
 NOT_ASKED = "nothing was decided yet: servers are looked at after each step"
@@ -49,6 +49,10 @@ def as_lines(offer: RunOffer, status: RunStatus | None) -> list[str]:
         f"  servers: {', '.join(_stages(status))}",
         f"  microbatches: {counts}",
     ]
+    if status.ends is not None:
+        lines.append(f"  {_ends(status.ends)}")
+    if status.spent is not None:
+        lines.append(f"  {Cost(**dataclasses.asdict(status.spent)).text}")
     if status.saved is not None and status.saved_ago_s is not None:
         lines.append(f"  checkpoint: step {status.saved:,}, {_ago(status.saved_ago_s)} ago")
     lines += [
@@ -113,6 +117,11 @@ def _phase(offer: RunOffer, status: RunStatus) -> str:
     if status.waiting:
         parts.append(Waiting(status.waiting).text)
     return ", ".join(parts)
+
+
+def _ends(ends: EndRange) -> str:
+    spread_s = max(ends.latest_s - ends.left_s, ends.left_s - ends.earliest_s)
+    return f"done in {_ago(ends.left_s)}, give or take {_ago(spread_s)}"
 
 
 def _ago(seconds: float) -> str:

@@ -6,6 +6,7 @@ Errors:  Unusable for a file that is none, with the remedy.
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import read_small, write_durably
@@ -32,8 +33,8 @@ def read_cost(path: Path) -> Spent | None:
         return None
     text = read_small(path, FILE_BYTES_MAX, "it has no sums of money")
     try:
-        fields = json.loads(text)
-        spent = Spent(**{name: _as_told(value) for name, value in fields.items()})
+        fields: dict[str, Any] = json.loads(text)
+        spent = Spent(**{name: _as_written(value) for name, value in fields.items()})
         encode(spent)  # it checks the limits
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise Unusable(
@@ -43,6 +44,6 @@ def read_cost(path: Path) -> Spent | None:
     return spent
 
 
-def _as_told(value: object) -> object:
-    """JSON writes a whole number without a point."""
+def _as_written(value: Any) -> Any:
+    """A sum may be a whole number where somebody has mended the file by hand."""
     return float(value) if type(value) is int else value

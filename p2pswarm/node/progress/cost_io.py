@@ -145,8 +145,8 @@ class CostKeeper:
         told = cost.told_per_hour
         if told > limit:
             self._remark(
-                f"servers that you have not invited cost {money(told, spent.currency)} an hour, as they"
-                f" say, of which {money(limit, spent.currency)} count: invite yours (p2pswarm "
+                f"servers that you have not invited cost {money(told, spent.currency)} an hour, as "
+                f"they say, of which {money(limit, spent.currency)} count: invite yours (p2pswarm "
                 "invite), or set train.price_limit to what they cost",
                 "uncounted",
             )

@@ -6,7 +6,6 @@ the alert and a line, and never holds up training. What peers said is in no argu
 
 import asyncio
 import contextlib
-import functools
 import importlib
 import json
 import logging
@@ -69,9 +68,12 @@ def try_notify(notify: Notify) -> None:
 
 @contextlib.asynccontextmanager
 async def notified(
-    notify: Notify, source: AlertSource, tell: Callable[[Event], None]
+    notify: Notify, source: AlertSource, tell: Callable[[Event], None], last_s: float = LAST_S
 ) -> AsyncIterator[Callable[[Event], None]]:
-    """Give `tell`; what its events wake the owner for is sent while this block lasts."""
+    """Give `tell`; what its events wake the owner for is sent while this block lasts.
+
+    `last_s`: how long its end waits for what is still to be sent.
+    """
     if not notify:
         yield tell
         return
@@ -85,15 +87,17 @@ async def notified(
     try:
         yield both
     finally:
-        await sender.finish()
+        await sender.finish(last_s)
         await tasks.close()
 
 
 class AlertSender:
     """Sends alerts in their order; too many at once are dropped with a line."""
 
-    def __init__(self, notify: Notify, source: AlertSource) -> None:
+    def __init__(self, notify: Notify, source: AlertSource, send_s: float = SEND_S) -> None:
+        """`send_s`: how long a command or a service may take."""
         self._notify, self._source = notify, source
+        self._send_s = send_s
         self._alerts = Alerts()
         self._waiting: deque[Alert] = deque()
         self._changed = asyncio.Event()
@@ -108,14 +112,14 @@ class AlertSender:
         self._changed.set()
         self._idle.clear()  # until `run` has looked
 
-    async def finish(self) -> None:
-        """Wait for a moment until the last alerts are sent."""
+    async def finish(self, last_s: float) -> None:
+        """Wait for so long at most until the last alerts are sent."""
         self._changed.set()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_S):
+            async with asyncio.timeout(last_s):
                 await self._idle.wait()
                 return
-        log.warning("train.notify: the last message is not sent: it took more than %g s", LAST_S)
+        log.warning("train.notify: the last message is not sent: it took more than %g s", last_s)
 
     async def run(self) -> None:
         """Send alerts as they come; until cancelled."""
@@ -140,20 +144,20 @@ class AlertSender:
             if len(self._waiting) < WAITING_MAX:
                 self._waiting.append(alert)
             else:
-                self._say(f"{WAITING_MAX} messages wait, and a {alert.kind} is dropped")
+                self._say(f"{WAITING_MAX} messages wait, and {alert.kind.value!r} is dropped")
 
     async def _send(self, alert: Alert) -> None:
         fields = fields_of(alert, self._source)
         try:
-            async with asyncio.timeout(SEND_S):
+            async with asyncio.timeout(self._send_s):
                 if isinstance(self._notify, str) and is_web(self._notify):
                     failure = await post(self._notify, fields)
                 else:
                     failure = await run_command(command_of(self._notify), fields)
         except TimeoutError:
-            failure = f"it took more than {SEND_S:g} s, and was ended"
+            failure = f"it took more than {self._send_s:g} s, and was ended"
         if failure:
-            self._say(f"the message of a {alert.kind} was not taken: {failure}")
+            self._say(f"the message {alert.kind.value!r} was not taken: {failure}")
         else:
             self._failed = ""
 
@@ -182,17 +186,19 @@ async def run_command(command: Sequence[str], fields: dict[str, object]) -> str:
     """
     names = {f"P2PSWARM_{name.upper()}": str(fields[name]) for name in NAMES}
     given = json.dumps(fields).encode() + b"\n"
-    run = functools.partial(
-        subprocess.Popen,
-        list(command),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | names,
-        start_new_session=True,
-    )
+
+    def begin() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 - the owner's own setting, and no shell reads it
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | names,
+            start_new_session=True,
+        )
+
     try:
-        process = await asyncio.to_thread(run)
+        process = await asyncio.to_thread(begin)
     except (OSError, ValueError) as error:
         return one_line(error)
     try:
@@ -207,7 +213,7 @@ async def run_command(command: Sequence[str], fields: dict[str, object]) -> str:
     return f"exit code {process.returncode}" if process.returncode else ""
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     """End a command, and what it has started; nothing if it is over."""
     if process.poll() is not None:
         return

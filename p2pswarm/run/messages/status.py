@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from p2pswarm.net.wire.message import Message, Range, Size, message
+from p2pswarm.net.wire.message import Message, Range, Size, Trailing, message
+from p2pswarm.run.messages.cost import Spent
 from p2pswarm.run.messages.field_limits import (
     MEMBERS_MAX,
     NO_PATHS,
@@ -52,6 +53,15 @@ class BanStatus(Message):
     left_s: Seconds
 
 
+@dataclass(frozen=True, slots=True)
+class EndRange(Message):
+    """The time until a run is done, as its trainer guesses."""
+
+    left_s: Seconds
+    earliest_s: Seconds
+    latest_s: Seconds
+
+
 @message(102)
 @dataclass(frozen=True, slots=True)
 class RunStatus(Message):
@@ -84,3 +94,7 @@ class RunStatus(Message):
     """Since it was whole."""
     bans: Annotated[tuple[BanStatus, ...], Size(BANS_TOLD_MAX)] = ()
     """Whom the trainer has banned, those for longest first."""
+    ends: Annotated[EndRange | None, Trailing()] = None
+    """None: it is over, or nothing can be said yet."""
+    spent: Annotated[Spent | None, Trailing()] = None
+    """What the run has cost; told to those whom its owner has invited."""

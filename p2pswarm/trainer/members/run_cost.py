@@ -64,8 +64,6 @@ class _Machine:
     ready: bool = False
     busy: float | None = None
     """The share of its time in which it computes; None: it has not told."""
-    lost_s: float | None = None
-    """When it was lost; None: it is there."""
 
 
 class RunCost:
@@ -83,6 +81,8 @@ class RunCost:
         self._microbatches, self._step_tokens = batch
         self._sums = {each.name: 0.0 for each in fields(Spent) if each.name != "currency"}
         self._machines: dict[bytes, _Machine] = {}
+        self._away: dict[bytes, _Machine] = {}
+        """Those that are lost, the first one first."""
         self._standbys: dict[bytes, float] = {}
         """Prices of the trainers that stand by."""
         self._leads = False
@@ -123,6 +123,7 @@ class RunCost:
             self._add("idle", cost)
         self._leads, self._now_s = True, now_s
         self._machines.clear()
+        self._away.clear()
 
     def on_step_down(self, now_s: float) -> None:
         """Another trainer leads."""
@@ -135,8 +136,8 @@ class RunCost:
         self, one: Incarnation, price: MachinePrice, now_s: float, *, invited: bool
     ) -> None:
         """A server has told what its machine costs."""
-        self._settle(now_s)
         machine = self._machine(one, now_s)
+        self._settle(now_s)
         machine.trust = Trust.INVITED if invited else Trust.OTHER
         machine.per_hour = self._counted(price)
         self.spot += price.spot
@@ -153,8 +154,8 @@ class RunCost:
         one = report.incarnation
         match report:
             case MemberJoined():
-                self._settle(now_s)
                 machine = self._machine(one, now_s)
+                self._accrue(machine, now_s)
                 machine.ready, machine.busy = False, None
             case _ if not self._is_there(one):
                 return
@@ -166,13 +167,13 @@ class RunCost:
                 self._machines[one.peer].busy = busy_share(load)
             case MemberLost():
                 self._settle(now_s)
-                self._machines[one.peer].lost_s = now_s
+                self._lose(one.peer)
 
     def on_step(self, report: StepReport, now_s: float) -> None:
         """A step is done, or is done again."""
         match report:
-            case Replayed(microbatches=again):
-                self._replayed += len(again)
+            case Replayed():
+                self._replayed += len(report.microbatches)
             case StepDone():
                 self._settle(now_s)
                 done = self._microbatches + self._replayed
@@ -203,13 +204,8 @@ class RunCost:
     @property
     def told_per_hour(self) -> float:
         """What servers that nobody invited say that they cost, all together."""
-        there = (one for one in self._machines.values() if one.lost_s is None)
-        return math.fsum(one.per_hour for one in there if one.trust is Trust.OTHER)
-
-    @property
-    def unnamed(self) -> int:
-        """The servers that are there and have told no price."""
-        return sum(one.lost_s is None and not one.per_hour for one in self._machines.values())
+        others = (one for one in self._machines.values() if one.trust is Trust.OTHER)
+        return math.fsum(one.per_hour for one in others)
 
     def _take(self, spent: Spent) -> None:
         self.currency = spent.currency
@@ -226,34 +222,24 @@ class RunCost:
 
     def _is_there(self, one: Incarnation) -> bool:
         machine = self._machines.get(one.peer)
-        return machine is not None and machine.number == one.number and machine.lost_s is None
+        return machine is not None and machine.number == one.number
 
     def _machine(self, one: Incarnation, now_s: float) -> _Machine:
         """The machine of an incarnation; it is there from now on, or since it was away shortly."""
         machine = self._machines.get(one.peer)
-        if machine is not None and machine.number == one.number:
-            return machine
         if machine is None:
-            self._make_room(now_s)
-            machine = self._machines[one.peer] = _Machine(one.number, now_s)
-        elif machine.lost_s is not None:
-            if now_s > machine.lost_s + AWAY_S:
-                machine.since_s = now_s  # nobody knows what became of it meanwhile
-            machine.lost_s, machine.ready = None, False
+            machine = self._away.pop(one.peer, None)
+            if machine is None or now_s > machine.since_s + AWAY_S:
+                machine = _Machine(one.number, now_s)  # nobody knows what became of it meanwhile
+            machine.ready = False
+            self._machines[one.peer] = machine
         machine.number = one.number
         return machine
 
-    def _make_room(self, now_s: float) -> None:
-        """Forget the machines that have been away for long, and of too many the first."""
-        gone = [
-            peer
-            for peer, one in self._machines.items()
-            if one.lost_s is not None and now_s > one.lost_s + AWAY_S
-        ]
-        for peer in gone:
-            del self._machines[peer]
-        while len(self._machines) >= 2 * MEMBERS_MAX:
-            del self._machines[next(iter(self._machines))]
+    def _lose(self, peer: bytes) -> None:
+        self._away[peer] = self._machines.pop(peer)
+        if len(self._away) > MEMBERS_MAX:
+            del self._away[next(iter(self._away))]
 
     def _factor(self) -> float:
         """How much of what others say counts."""
@@ -274,7 +260,7 @@ class RunCost:
         self._now_s = max(now_s, self._now_s)
 
     def _accrue(self, machine: _Machine, now_s: float, factor: float | None = None) -> None:
-        if machine.lost_s is not None or now_s <= machine.since_s:
+        if now_s <= machine.since_s:
             return
         cost = machine.per_hour * (now_s - machine.since_s) / HOUR_S
         machine.since_s = now_s
@@ -295,7 +281,7 @@ class RunCost:
             self._busy += busy * cost
 
     def _per_hour(self) -> float:
-        there = [one for one in self._machines.values() if one.lost_s is None]
+        there = self._machines.values()
         invited = math.fsum(one.per_hour for one in there if one.trust is Trust.INVITED)
         others = min(self.told_per_hour, self.terms.price_limit)
         standbys = math.fsum(self._standbys.values())
