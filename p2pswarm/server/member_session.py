@@ -17,7 +17,7 @@ from p2pswarm.run.member_cards import NO_CARDS, MemberCards
 from p2pswarm.run.member_view import MemberView
 from p2pswarm.run.messages.cost import NO_PRICE, MachinePrice
 from p2pswarm.run.messages.field_limits import PathCounts
-from p2pswarm.run.messages.membership import MemberFacts
+from p2pswarm.run.messages.membership import Load, MemberFacts
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.router import Router
 from p2pswarm.run.state.base import BackgroundThread, at_once
@@ -30,6 +30,10 @@ from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.transfer import TensorTransfer
 
 log = logging.getLogger(__name__)
+
+
+def unheard(_stage: int, _load: Load) -> None:
+    """Nobody else hears how busy a server is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,8 @@ class ServerContext:
     """None: this server does not vote."""
     price: MachinePrice = NO_PRICE
     """Of this machine, as the trainer is told."""
+    on_load: Callable[[int, Load], None] = unheard
+    """Takes the stage, and what the trainer is told of the work there."""
     facts: MemberFacts | None = None
     """What the trainer's user is told of this machine; None: nothing."""
 
