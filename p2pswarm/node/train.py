@@ -111,7 +111,8 @@ async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, sa
             if ended is not None and ended.failed:
                 leaving.set()  # nothing is left to do; this starts the time limit of leaving
             with leaving.saved():
-                await _save_state(trainer, config, ended, say)
+                ask = ended is None and not broke  # who asked to leave may ask again
+                await _save_state(trainer, config, ended, say if ask else log.info)
                 patient = broke or leaving.patient
                 words.append(await _save(trainer, config, ended, prepared, patient=patient))
             words.append(account.text())

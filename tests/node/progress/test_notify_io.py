@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -46,7 +47,8 @@ def test_a_command_gets_the_alert_in_its_environment_and_on_stdin(tmp_path):
         "import json, os, sys\n"
         "names = ('EVENT', 'RUN', 'ID', 'STEP', 'TEXT')\n"
         "found = {name: os.environ['P2PSWARM_' + name] for name in names}\n"
-        f"open({str(seen)!r}, 'w').write(json.dumps([found, json.load(sys.stdin), sys.argv[1:]]))\n",
+        "whole = [found, json.load(sys.stdin), sys.argv[1:]]\n"
+        f"open({str(seen)!r}, 'w').write(json.dumps(whole))\n",
     )
 
     passed = asyncio.run(told((*command, "a b", "; rm -rf /"), FAILED))
@@ -110,10 +112,10 @@ def test_a_command_that_hangs_is_ended_with_what_it_has_started(tmp_path, caplog
 def _lives(pid: int) -> bool:
     """A process that was killed may wait for its parent, which is the first process here."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except FileNotFoundError:
         return False
+    return state not in ("Z", "X")
 
 
 def test_a_run_that_ends_waits_only_a_moment_for_a_command_that_hangs(tmp_path, caplog):
@@ -132,7 +134,7 @@ def test_a_program_that_is_gone_is_one_line(tmp_path, caplog):
 
 
 def test_a_program_that_is_not_here_is_refused_before_anything_begins():
-    with pytest.raises(Unusable, match="train.notify: 'no-such-program-here'"):
+    with pytest.raises(Unusable, match=r"train\.notify: 'no-such-program-here'"):
         try_notify("no-such-program-here --loud")
 
     try_notify(sys.executable)
