@@ -46,4 +46,4 @@ def money(amount: float, currency: str) -> str:
 
 def per_million(amount: float, tokens: float) -> float | None:
     """Return what a million tokens cost; None before there are any."""
-    return amount / (tokens / MEGA) if tokens > 0 else None
+    return amount / tokens * MEGA if tokens > 0 else None

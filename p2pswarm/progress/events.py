@@ -565,8 +565,9 @@ class Cost(Event):
             "computed again": self.again,
             "after the end": self.after_end,
         }
-        wasted = [f"{name} {part / self.total:.1%}" for name, part in shares.items() if part]
-        if wasted and self.total:
+        total = self.total
+        wasted = [f"{name} {part / total:.1%}" for name, part in shares.items() if part and total]
+        if wasted:
             parts.append(f"wasted: {', '.join(wasted)}")
         return ", ".join(parts)
 
@@ -610,6 +611,14 @@ def worth_text(gain: float, planned: int, away_s: float) -> str:
     """Return what a move brings and what it costs."""
     more = f" with {planned - 1} more" if planned > 1 else ""
     return f"{gain_text(gain)}{more}, costs {seconds_text(away_s)} of its time"
+
+
+def long_text(seconds: float) -> str:
+    """A time in the unit that people would use."""
+    for unit, size_s in (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size_s:
+            return f"{seconds / size_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def seconds_text(seconds: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.guard.bans import time_left
-from p2pswarm.progress.events import Cost, Relocated, Waiting, gain_text, seconds_text
+from p2pswarm.progress.events import Cost, Relocated, Waiting, gain_text, long_text, seconds_text
 from p2pswarm.progress.printable import printable
 from p2pswarm.run.manifest import RunOffer
 from p2pswarm.run.messages.balance import (
@@ -54,7 +54,7 @@ def as_lines(offer: RunOffer, status: RunStatus | None) -> list[str]:
     if status.spent is not None:
         lines.append(f"  {Cost(**dataclasses.asdict(status.spent)).text}")
     if status.saved is not None and status.saved_ago_s is not None:
-        lines.append(f"  checkpoint: step {status.saved:,}, {_ago(status.saved_ago_s)} ago")
+        lines.append(f"  checkpoint: step {status.saved:,}, {long_text(status.saved_ago_s)} ago")
     lines += [
         f"  {PeerId(ban.peer).short} is banned for another {time_left(ban.left_s)}: it "
         + printable(ban.reason)
@@ -121,15 +121,7 @@ def _phase(offer: RunOffer, status: RunStatus) -> str:
 
 def _ends(ends: EndRange) -> str:
     spread_s = max(ends.latest_s - ends.left_s, ends.left_s - ends.earliest_s)
-    return f"done in {_ago(ends.left_s)}, give or take {_ago(spread_s)}"
-
-
-def _ago(seconds: float) -> str:
-    """A time in the unit that people would use."""
-    for unit, size_s in (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0)):
-        if seconds >= 2 * size_s:
-            return f"{seconds / size_s:.0f} {unit}"
-    return f"{seconds:.0f} s"
+    return f"done in {long_text(ends.left_s)}, give or take {long_text(spread_s)}"
 
 
 def _links(links: PathCounts) -> str:
