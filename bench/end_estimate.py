@@ -1,0 +1,105 @@
+"""Whether a run ends within the spread that it states, hour by hour of days of preemptions.
+
+    python bench/end_estimate.py [--trace NAME ...] [--seeds 3] [--hours 24] [--json FILE]
+
+Each day is that of bench/preemptions.py, smaller: the rules that ship, in virtual time, on machines
+that come and go as in a trace of a real cloud. The run's length is what the day had time for, so
+its true end is the last step. At each full hour `TimeLeft` is asked, which has heard only of the
+steps and the losses before. `within` is the share of hours whose stated spread holds the true end.
+`width` is the median of latest minus earliest, as a share of the time that was left.
+"""
+
+import argparse
+import asyncio
+import logging
+import statistics
+import sys
+
+from preemptions import Day, options_of
+from results import command_line, write_json
+
+from p2pswarm.progress.events import Departure, Report
+from p2pswarm.progress.time_left import TimeLeft
+from p2pswarm.sim.loop import run
+from p2pswarm.sim.traces import HOUR_S, shipped_traces
+from p2pswarm.trainer.reports.reports import MemberLost, StepDone
+
+WITHIN_LEAST = 0.8
+
+
+class TimedDay(Day):
+    """A day, and when its steps were done and its servers lost, in seconds of the day."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(options)
+        self.news: list[tuple[float, bool]] = []
+        """When a step was done (True) or a server lost."""
+        self._factor: float = options.pressed
+        self._swarm.heard = self._timed
+
+    def _timed(self, report: Report) -> None:
+        lost = isinstance(report, MemberLost) and report.why is not Departure.MOVED
+        if lost or isinstance(report, StepDone):
+            now_s = asyncio.get_running_loop().time()
+            self.news.append((self._factor * now_s, isinstance(report, StepDone)))
+        self._heard(report)
+
+
+def judged(news: list[tuple[float, bool]]) -> dict[str, float]:
+    """What `TimeLeft` says at each full hour, beside the true end."""
+    ends_s = max(at_s for at_s, done in news if done)
+    steps = sum(done for _, done in news)
+    left, done, hour, within, widths = TimeLeft(), 0, 1, [], []
+    left.begin(0.0, 0)
+    for at_s, is_step in news:
+        while at_s > hour * HOUR_S and hour * HOUR_S < ends_s:
+            found = left.estimate(hour * HOUR_S, steps)
+            if found is not None:
+                within.append(found.earliest_s <= ends_s - hour * HOUR_S <= found.latest_s)
+                widths.append((found.latest_s - found.earliest_s) / found.left_s)
+            hour += 1
+        done += is_step
+        left.on_step(at_s, done) if is_step else left.on_loss()
+    return {
+        "steps": steps,
+        "hours": len(within),
+        "within": round(statistics.fmean(within), 3),
+        "width": round(statistics.median(widths), 3),
+    }
+
+
+def main() -> int:
+    """Play the days; 1 if too few hours hold the true end."""
+    options = _options()
+    logging.disable(logging.WARNING)  # each machine that is taken is one
+    rows = []
+    for trace in options.trace or shipped_traces():
+        for seed in range(1, options.seeds + 1):
+            words = ["--trace", trace, "--seed", str(seed), "--hours", str(options.hours)]
+            words += ["--servers", str(options.servers), "--pressed", str(options.pressed)]
+            words += ["--microbatches", str(options.microbatches)]
+            day = TimedDay(options_of(words))
+            run(day.play(), seed)
+            rows.append({"trace": trace, "seed": seed, **judged(day.news)})
+            print(rows[-1], flush=True)
+    hours = sum(row["hours"] for row in rows)
+    within = sum(row["within"] * row["hours"] for row in rows) / hours
+    width = statistics.median(row["width"] for row in rows)
+    print(f"{hours} hours: within {within:.3f}, width {width:.3f}")
+    write_json(options.json, {"within": within, "width": width, "days": rows})
+    return int(within < WITHIN_LEAST)
+
+
+def _options() -> argparse.Namespace:
+    parser = command_line(__doc__)
+    parser.add_argument("--trace", choices=shipped_traces(), action="append")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--hours", type=float, default=24.0)
+    parser.add_argument("--servers", type=int, default=24)
+    parser.add_argument("--microbatches", type=int, default=40)
+    parser.add_argument("--pressed", type=float, default=10.0, help="how much shorter than the day")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
