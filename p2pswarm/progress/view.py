@@ -40,6 +40,7 @@ from p2pswarm.progress.events import (
 )
 from p2pswarm.progress.servers_view import (
     NAME_CHARS,
+    NUMBER_MAX,
     STAGES_MAX,
     ServersView,
     plain_number,
@@ -361,7 +362,7 @@ class RunView:
         if last is not None and event.step == last.step and at < (committed or 0.0) + STALL_LEAST_S:
             return  # a new coordinator tells the step that it has of the one before
         self.ended = None
-        took_s = event.took_s if event.took_s > 0 else at - (committed or at)
+        took_s = event.took_s if 0 < event.took_s < NUMBER_MAX else at - (committed or at)
         if took_s > 0 and committed is not None:
             stall_s = self.stall_s()
             if stall_s is not None and took_s > stall_s:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -218,8 +219,10 @@ def _cut_torn_line(path: Path) -> int:
 class EventLog:
     """Takes events on the event loop, and writes them on its thread."""
 
-    def __init__(self, files: EventFiles) -> None:
+    def __init__(self, files: EventFiles, retry_s: float = RETRY_S) -> None:
+        """`retry_s`: after a write that failed, until the next is tried."""
         self._files = files
+        self._wait_s = retry_s
         self._events: queue.Queue[EventLine | None] = queue.Queue(WAITING_MAX)
         self._thread = threading.Thread(target=self._write_all, daemon=True, name="event log")
         self._peers_at = float("-inf")
@@ -260,7 +263,7 @@ class EventLog:
                 open_ = told is not None
                 if told is not None:
                     self._files.learn(told)
-                    unsynced = self._try(lambda told=told: self._files.write(told)) or unsynced
+                    unsynced = self._try(partial(self._files.write, told)) or unsynced
             if unsynced and (not open_ or time.monotonic() >= synced_s + SYNC_EVERY_S):
                 self._try(self._files.sync)
                 synced_s, unsynced = time.monotonic(), False
@@ -280,7 +283,7 @@ class EventLog:
                     path,
                     error.strerror or error,
                 )
-            self._failed, self._retry_s = True, time.monotonic() + RETRY_S
+            self._failed, self._retry_s = True, time.monotonic() + self._wait_s
             self._files.close()
             return False
         if self._failed:

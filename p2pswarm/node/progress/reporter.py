@@ -196,8 +196,9 @@ class Reporter:
                 told = [Left(server, stage, why, reason, voided, name, seconds=seconds)]
             case Loaded(load=load):
                 if before := self._peers.get(one):
-                    known = {"ready": before.ready, "counted": before.counted}
-                    self._peers[one] = line_of(server, stage, load, **known)
+                    self._peers[one] = line_of(
+                        server, stage, load, ready=before.ready, counted=before.counted
+                    )
                 every_s = max(PEERS_EVERY_S, len(self._peers) / PEERS_PER_S)
                 if self._over or now_s < self._peers_told_s + every_s:
                     return []
