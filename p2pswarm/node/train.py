@@ -55,7 +55,7 @@ from p2pswarm.progress.event_lines import EventNumbers
 from p2pswarm.progress.events import Event, Report
 from p2pswarm.run.access.grant import Access
 from p2pswarm.run.manifest import RunIdentity
-from p2pswarm.run.messages.balance import AskBalance, AskCapacities, RunCapacities
+from p2pswarm.run.messages.balance import AskBalance, AskCapacities, BalanceStatus, RunCapacities
 from p2pswarm.run.messages.cost import Spent
 from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.run import RunOver
@@ -223,7 +223,7 @@ class RunReports:
         self._loop = asyncio.get_running_loop()
         self._balance = LatestBalance(identity.run, run.balance.rule)
         rpc.serve_unary(AskStatus, self._status_of)
-        rpc.serve_unary(AskBalance, lambda _, asked: self._balance.answer(asked, self._loop.time()))
+        rpc.serve_unary(AskBalance, self._balance_of)
         rpc.serve_unary(AskCapacities, self._capacities)
         cut = tuple(len(stage_blocks(run, stage)) for stage in range(run.stages))
         tell(begun(run, "trainer", machine_name(stack.config), cut, parameters, done))
@@ -244,7 +244,11 @@ class RunReports:
         now_s = self._loop.time()
         may_know = self._invited(peer.raw, Access.WATCH | Access.SERVE | Access.TRAIN)
         spent = self._account.cost.spent(now_s) if may_know else None
-        return self._status.answer(question, now_s, self._bans.current(now_s), spent)
+        bans, name = self._bans.current(now_s), self._reporter.name
+        return self._status.answer(question, now_s, bans, name, spent)
+
+    def _balance_of(self, _peer: PeerId, question: AskBalance) -> BalanceStatus:
+        return self._balance.answer(question, self._loop.time(), self._reporter.name)
 
     def _capacities(self, _peer: PeerId, question: AskCapacities) -> RunCapacities:
         rtts_s = {link.peer.raw: link.rtt_s for link in self._links() if link.rtt_s > 0}
