@@ -77,7 +77,7 @@ def main() -> int:
         for seed in range(1, options.seeds + 1):
             words = ["--trace", trace, "--seed", str(seed), "--hours", str(options.hours)]
             words += ["--servers", str(options.servers), "--pressed", str(options.pressed)]
-            words += ["--microbatches", str(options.microbatches)]
+            words += ["--microbatches", str(options.microbatches), "--stages", str(options.stages)]
             day = TimedDay(options_of(words))
             run(day.play(), seed)
             rows.append({"trace": trace, "seed": seed, **judged(day.news)})
@@ -96,6 +96,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--servers", type=int, default=24)
+    parser.add_argument("--stages", type=int, default=2, help="few, so that each keeps a server")
     parser.add_argument("--microbatches", type=int, default=40)
     parser.add_argument("--pressed", type=float, default=10.0, help="how much shorter than the day")
     return parser.parse_args()
