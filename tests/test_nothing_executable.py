@@ -49,8 +49,13 @@ LOADERS = {
 """Functions that unpickle unless this argument says otherwise."""
 SAFE = {"weights_only": True, "allow_pickle": False}
 STARTS_PROCESSES = ("system", "popen", "posix_spawn", "posix_spawnp")
-PROCESSES = {"commands/demo/processes.py", "server/devices/rank_processes.py"}
-"""The demo starts nodes of this package, and a node a process for each of its devices."""
+PROCESSES = {
+    "commands/demo/processes.py",
+    "node/progress/notify_io.py",
+    "server/devices/rank_processes.py",
+}
+"""The demo starts nodes of this package, a node a process for each of its devices, and a trainer
+the command that its owner has set to be told of alerts."""
 
 
 def executable_input(package: Path) -> Iterator[str]:

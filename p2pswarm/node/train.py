@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import logging
 import os
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
@@ -18,7 +17,6 @@ from p2pswarm.base.files import Written, write_text
 from p2pswarm.base.ids import PeerId
 from p2pswarm.base.problems import Problems
 from p2pswarm.checkpoint.checkpoint_io import on_thread
-from p2pswarm.checkpoint.names import RUN_HEX
 from p2pswarm.checkpoint.weights_name import weights_name
 from p2pswarm.data.chats.template import template_beside
 from p2pswarm.data.samples.corpus import Corpus
@@ -31,7 +29,7 @@ from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.progress.answers import LatestBalance, LatestStatus
 from p2pswarm.node.progress.cost_io import CostKeeper
 from p2pswarm.node.progress.curves import recorded
-from p2pswarm.node.progress.event_hub import EventHub
+from p2pswarm.node.progress.event_hub import EventHub, numbers_of
 from p2pswarm.node.progress.event_log import open_event_log
 from p2pswarm.node.progress.notify_io import AlertSource, notified
 from p2pswarm.node.progress.output import date_time, output
@@ -51,7 +49,6 @@ from p2pswarm.node.serve import tensors_within
 from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.machine_name import machine_name
 from p2pswarm.node.stack.stack import NodeStack, Say
-from p2pswarm.progress.event_lines import EventNumbers
 from p2pswarm.progress.events import Event, Report
 from p2pswarm.run.access.grant import Access
 from p2pswarm.run.manifest import RunIdentity
@@ -167,8 +164,7 @@ class LostText:
 
 def event_hub(stack: NodeStack, entry: RunEntry) -> EventHub:
     """Return what numbers the events of this process, and passes them on."""
-    run, by = entry.identity.run.hex()[:RUN_HEX], stack.identity.peer_id.short
-    return EventHub(EventNumbers(run, by, time.time))
+    return EventHub(numbers_of(entry.identity.run, stack.identity.peer_id))
 
 
 @contextlib.asynccontextmanager
@@ -180,11 +176,10 @@ async def _shown(
     async with output(train.progress, f"run {name}") as show:
         hub.listen(show)
         with (
-            open_event_log(train.log, "train.log") as logged,
             recorded(train.curves, hub.tell, entry.identity.run.hex(), date_time) as told,
             contextlib.ExitStack() as sending,
         ):
-            hub.listen(logged)
+            hub.listen(sending.enter_context(open_event_log(train.log, "train.log")))
             yield sending.enter_context(sent(train.wandb, entry.identity, told))
             await asyncio.to_thread(sending.close)  # it may wait for the service, and others for us
 

@@ -12,8 +12,8 @@ from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
+from p2pswarm.progress.cost_events import BudgetReached
 from p2pswarm.progress.events import (
-    BudgetReached,
     CheckpointFailed,
     Ended,
     Event,

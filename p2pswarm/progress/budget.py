@@ -1,4 +1,4 @@
-"""Budget: what a run may cost, and when its owner is told; and money as people read it.
+"""SpendingLimit: what a run may cost, and when its owner is told; and money as people read it.
 
 Units:   money in one currency.
 """
@@ -18,7 +18,7 @@ class BudgetMark(Enum):
     """All of it: the run is saved and ends."""
 
 
-class Budget:
+class SpendingLimit:
     """Told what a run has cost; each mark is told once."""
 
     def __init__(self, limit: float) -> None:

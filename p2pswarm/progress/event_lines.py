@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from p2pswarm.progress.cost_events import BudgetReached, CostSoFar
 from p2pswarm.progress.events import KINDS, Begun, Event, Peers, name_of
 
 VERSION = 2  # rises when the meaning of a field changes; 1 had no version, run or number
@@ -40,6 +41,10 @@ OWN = ("v", "at", "run", "by", "n", "event", "text")
 
 class UnknownEvent(ValueError):
     """A line of a newer program: its version, or the kind of its event, is not known here."""
+
+
+OF_MONEY = (BudgetReached, CostSoFar)
+"""Kinds that are not in `events.py`: a line of one can be read once its module is imported."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,7 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fields:
+class _FieldNames:
     """The fields of a dataclass."""
 
     names: tuple[str, ...]
@@ -151,13 +156,13 @@ class _Fields:
 
 
 @functools.cache
-def _fields(kind: type) -> _Fields | None:
+def _fields(kind: type) -> _FieldNames | None:
     """The fields of a kind of dataclass; None for other values."""
     if not dataclasses.is_dataclass(kind):
         return None
     names = tuple(each.name for each in dataclasses.fields(kind))
     get = operator.attrgetter(*names)  # `asdict` takes ten times as long
-    return _Fields(names, get if len(names) > 1 else lambda value: (get(value),))
+    return _FieldNames(names, get if len(names) > 1 else lambda value: (get(value),))
 
 
 def _read(kind: Any, value: Any) -> Any:

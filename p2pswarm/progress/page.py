@@ -17,9 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from p2pswarm.progress.budget import money
+from p2pswarm.progress.cost_events import CostSoFar
 from p2pswarm.progress.events import (
     Begun,
-    Cost,
     Ended,
     Event,
     MachineFacts,
@@ -200,7 +200,7 @@ class LineFormat:
     def line(self, event: Event, now_s: float, at: str) -> str | None:
         """The line for an event, or None if it is to be left out."""
         self._follow(event)
-        if isinstance(event, Peers | Begun | MachineFacts | Cost):
+        if isinstance(event, Peers | Begun | MachineFacts | CostSoFar):
             return None
         if isinstance(event, Stepped):
             if event.seconds < self._next_s:

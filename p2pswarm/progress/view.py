@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from p2pswarm.progress.budget import per_million
+from p2pswarm.progress.cost_events import CostSoFar
+from p2pswarm.progress.curve_points import CurvePoint, ThinnedCurve
 from p2pswarm.progress.event_lines import EventLine
 from p2pswarm.progress.events import (
     Begun,
     Checkpointed,
     CheckpointFailed,
-    Cost,
     Ended,
     Event,
     HeldOut,
@@ -46,7 +47,6 @@ from p2pswarm.progress.servers_view import (
     plain_number,
     shown,
 )
-from p2pswarm.progress.thinned_curve import CurvePoint, ThinnedCurve
 from p2pswarm.progress.time_left import EndEstimate, TimeLeft
 
 EVENTS_KEPT = 1_000  # what a developer scrolls through; 500 bytes each
@@ -62,7 +62,7 @@ CURRENCY_CHARS = 3
 HOURS_MAX = 48  # since last evening, also after a day away
 Snapshot = dict[str, Any]
 """A run at one moment, as `RunView.to_json` has it; docs/watch.md has its fields."""
-FIGURE_EVENTS = (Stepped, Peers, HeldOut, MachineFacts, Cost)
+FIGURE_EVENTS = (Stepped, Peers, HeldOut, MachineFacts, CostSoFar)
 """Events that are figures; all others are sentences in the list of events."""
 
 
@@ -79,7 +79,7 @@ class ShownEvent:
 
 
 @dataclass(slots=True)
-class Stall:
+class StepStall:
     """A step that took far longer than others."""
 
     step: int
@@ -93,7 +93,7 @@ class Stall:
 
 
 @dataclass(slots=True)
-class _Node:
+class _NodeRow:
     """One process that tells events."""
 
     role: str = ""
@@ -138,7 +138,7 @@ class RunView:
         """The stage that the run is as fast as."""
         self.again = self.voided = self.moved = 0
         """Microbatches that were sent again, or counted anew; moves."""
-        self.cost: Cost | None = None
+        self.cost: CostSoFar | None = None
         """What the run has cost, as its trainer told last."""
         self._time_left = TimeLeft()
         self.newest_at: float | None = None
@@ -153,9 +153,9 @@ class RunView:
         self._took_s: deque[float] = deque(maxlen=STEPS_TIMED)
         self._curves = {name: ThinnedCurve() for name in ("loss", "held_out", "tokens_per_s")}
         self._events: deque[ShownEvent] = deque(maxlen=EVENTS_KEPT)
-        self._stalls: deque[Stall] = deque(maxlen=STALLS_MAX)
+        self._stalls: deque[StepStall] = deque(maxlen=STALLS_MAX)
         self._stalls_in_all = 0
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, _NodeRow] = {}
         self._hours: deque[_Hour] = deque(maxlen=HOURS_MAX)
 
     def on_event(self, told: EventLine) -> None:
@@ -177,7 +177,7 @@ class RunView:
                 self._curves["held_out"].add(event.step, at, event.nats_per_token)
             case Waiting():
                 self._wait(event.stages, at)
-            case Cost():
+            case CostSoFar():
                 self.cost = event
             case Peers() | MachineFacts() | Joined() | Serving() | Left():
                 self._on_servers(event, at)
@@ -224,11 +224,11 @@ class RunView:
             return "starting"
         return "stalled" if self.is_stalled(now_s) else "training"
 
-    def stalls(self, now_s: float) -> list[Stall]:
+    def stalls(self, now_s: float) -> list[StepStall]:
         """The steps that took far longer than others, the newest last; one may go on."""
         found = list(self._stalls)
         if self.is_stalled(now_s) and self.stepped and self._committed is not None:
-            found.append(Stall(self.stepped.step, self._committed, None, self.waiting))
+            found.append(StepStall(self.stepped.step, self._committed, None, self.waiting))
         return found
 
     @property
@@ -281,7 +281,7 @@ class RunView:
                 "height": step.height if step else 0,
                 "head": shown(step.head, NAME_CHARS) if step else "",
             },
-            "waiting": {"stages": list(self.waiting[:STAGES_MAX]), "since": self.waiting_since},
+            "waiting": {"stages": list(self.waiting), "since": self.waiting_since},
             "why": self.why,
             "slowest": self.slowest,
             "stages": self._stage_rows(now_s),
@@ -293,14 +293,7 @@ class RunView:
                 "place": shown(self._saved.place) if self._saved else "",
                 "failure": self._unsaved,
             },
-            "totals": {
-                "joined": self.servers.joined,
-                "left": dict(self.servers.left),
-                "moved": self.moved,
-                "again": self.again,
-                "voided": self.voided,
-                "stalls": self._stalls_in_all + self.is_stalled(now_s),
-            },
+            "totals": self._totals(now_s),
             "stalls": [_stall(each, now_s) for each in self.stalls(now_s)],
             "curves": {name: _points(curve.points) for name, curve in self._curves.items()},
             "hours": [dataclasses.asdict(hour) for hour in self._hours],
@@ -317,7 +310,7 @@ class RunView:
         newest = list(self._events)[-most:] if most > 0 else []
         return [dataclasses.asdict(one) for one in newest]
 
-    def _on_begun(self, event: Begun, node: _Node, at: float) -> None:
+    def _on_begun(self, event: Begun, node: _NodeRow, at: float) -> None:
         node.role, node.name = shown(event.role, NAME_CHARS), shown(event.name, NAME_CHARS)
         node.software = shown(event.software, NAME_CHARS)
         known = self.begun
@@ -355,9 +348,9 @@ class RunView:
     def _wait(self, stages: tuple[int, ...], at: float) -> None:
         if bool(stages) != bool(self.waiting):
             self.waiting_since = at if stages else None
-        self.waiting = stages
+        self.waiting = stages[:STAGES_MAX]
 
-    def _on_step(self, event: Stepped, node: _Node, at: float) -> None:
+    def _on_step(self, event: Stepped, node: _NodeRow, at: float) -> None:
         last, committed = self.stepped, self._committed
         if last is not None and event.step == last.step and at < (committed or 0.0) + STALL_LEAST_S:
             return  # a new coordinator tells the step that it has of the one before
@@ -367,7 +360,7 @@ class RunView:
             stall_s = self.stall_s()
             if stall_s is not None and took_s > stall_s:
                 done = last.step if last else 0
-                self._stalls.append(Stall(done, at - took_s, at, self.waiting))
+                self._stalls.append(StepStall(done, at - took_s, at, self.waiting))
                 self._stalls_in_all += 1
             self._took_s.append(took_s)
         self._began = at - took_s if self._began is None else self._began
@@ -423,9 +416,9 @@ class RunView:
                 self.ended = event
                 self._wait((), at)
 
-    def _node(self, by: str) -> _Node:
+    def _node(self, by: str) -> _NodeRow:
         name = shown(by, NAME_CHARS)
-        node = self._nodes.pop(name, None) or _Node()
+        node = self._nodes.pop(name, None) or _NodeRow()
         self._nodes[name] = node
         if len(self._nodes) > NODES_MAX:
             del self._nodes[next(iter(self._nodes))]
@@ -439,6 +432,16 @@ class RunView:
             found = _Hour(begin)
             self._hours.append(found)
         return found
+
+    def _totals(self, now_s: float) -> dict[str, Any]:
+        return {
+            "joined": self.servers.joined,
+            "left": dict(self.servers.left),
+            "moved": self.moved,
+            "again": self.again,
+            "voided": self.voided,
+            "stalls": self._stalls_in_all + self.is_stalled(now_s),
+        }
 
     def _stage_rows(self, now_s: float) -> list[dict[str, Any]]:
         cut = self.begun.cut if self.begun else ()
@@ -454,7 +457,7 @@ def _grown(before: int, now: int) -> int:
     return now - before if now >= before else now
 
 
-def _cost(cost: Cost) -> dict[str, Any]:
+def _cost(cost: CostSoFar) -> dict[str, Any]:
     """What a run has cost, as plain values; sums that a hostile log has are left out."""
     fields = dataclasses.asdict(cost) | {"total": cost.total, "wasted": cost.wasted}
     del fields["seconds"]
@@ -467,14 +470,14 @@ def _cost(cost: Cost) -> dict[str, Any]:
     }
 
 
-def _stall(stall: Stall, now_s: float) -> dict[str, Any]:
+def _stall(stall: StepStall, now_s: float) -> dict[str, Any]:
     until = now_s if stall.until is None else stall.until
     return {
         "step": stall.step,
         "since": stall.since,
         "until": stall.until,
         "seconds": max(0.0, until - stall.since),
-        "waiting": list(stall.waiting[:STAGES_MAX]),
+        "waiting": list(stall.waiting),
     }
 
 

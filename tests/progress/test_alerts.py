@@ -10,8 +10,8 @@ from p2pswarm.progress.alerts import (
     AlertKind,
     Alerts,
 )
+from p2pswarm.progress.cost_events import BudgetReached
 from p2pswarm.progress.events import (
-    BudgetReached,
     CheckpointFailed,
     Ended,
     MicrobatchCounts,

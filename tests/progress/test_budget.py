@@ -2,11 +2,11 @@
 
 import pytest
 
-from p2pswarm.progress.budget import Budget, BudgetMark, money, per_million
+from p2pswarm.progress.budget import BudgetMark, SpendingLimit, money, per_million
 
 
 def test_a_budget_is_near_at_80_percent_and_spent_at_100_each_once():
-    budget = Budget(150.0)
+    budget = SpendingLimit(150.0)
 
     marks = [budget.on_cost(total) for total in (0.0, 119.9, 120.0, 130.0, 149.9, 150.0, 151.0)]
 
@@ -14,13 +14,13 @@ def test_a_budget_is_near_at_80_percent_and_spent_at_100_each_once():
 
 
 def test_a_budget_that_is_passed_at_once_is_spent_and_not_near():
-    budget = Budget(10.0)
+    budget = SpendingLimit(10.0)
 
     assert [budget.on_cost(99.0), budget.on_cost(100.0)] == [BudgetMark.SPENT, None]
 
 
 def test_without_a_budget_nothing_is_told():
-    assert Budget(0.0).on_cost(1e9) is None
+    assert SpendingLimit(0.0).on_cost(1e9) is None
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from rich.console import Console
 
+from p2pswarm.progress.cost_events import BudgetReached, CostSoFar
 from p2pswarm.progress.event_lines import EventLine
 from p2pswarm.progress.events import (
     Begun,
-    BudgetReached,
-    Cost,
     Departure,
     Ended,
     Left,
@@ -26,7 +25,7 @@ from p2pswarm.progress.events import (
 from p2pswarm.progress.page import LineFormat, page
 from p2pswarm.progress.view import RunView
 
-COST = Cost("USD", 5.1, 24.1, 2.0, 7.0, 0.96, 1.24, 0.12, 0.0, 70e6, 1.83, 150.0)
+COST = CostSoFar("USD", 5.1, 24.1, 2.0, 7.0, 0.96, 1.24, 0.12, 0.0, 70e6, 1.83, 150.0)
 COUNTS = MicrobatchCounts(8, 8, 0)
 
 
@@ -67,7 +66,7 @@ def test_a_cost_is_told_with_what_is_wasted_of_it():
 
 
 def test_a_cost_without_tokens_or_waste_is_short():
-    assert Cost("CHF", 1.0, *[0.0] * 8, 2.0).text == "cost: 1.00 CHF so far, 2.00 CHF an hour"
+    assert CostSoFar("CHF", 1.0, *[0.0] * 8, 2.0).text == "cost: 1.00 CHF so far, 2.00 CHF an hour"
 
 
 def test_a_budget_that_is_near_says_how_long_it_lasts():
@@ -81,7 +80,7 @@ def test_a_budget_that_is_near_says_how_long_it_lasts():
     )
 
 
-@given(st.one_of(st.builds(Cost, seconds=st.floats()), st.builds(BudgetReached)))
+@given(st.one_of(st.builds(CostSoFar, seconds=st.floats()), st.builds(BudgetReached)))
 def test_whatever_a_log_says_of_money_has_a_text_and_plain_values(event):
     assert isinstance(event.text, str)
     run = Watched()
@@ -180,6 +179,6 @@ def test_lines_of_a_log_have_budgets_and_no_sums():
 def test_a_figure_that_is_no_number_is_left_out():
     run = halfway()
 
-    run.tell(Cost("USD", math.nan, *[0.0] * 9), 5_000.0)
+    run.tell(CostSoFar("USD", math.nan, *[0.0] * 9), 5_000.0)
 
     assert run.view.to_json(5_000.0)["spent"] is None

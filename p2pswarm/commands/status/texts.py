@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.guard.bans import time_left
+from p2pswarm.progress.cost_events import CostSoFar
 from p2pswarm.progress.events import (
-    Cost,
     Relocated,
     Waiting,
     called,
@@ -60,7 +60,7 @@ def as_lines(offer: RunOffer, status: RunStatus | None) -> list[str]:
     if status.ends is not None:
         lines.append(f"  {_ends(status.ends)}")
     if status.spent is not None:
-        lines.append(f"  {Cost(**dataclasses.asdict(status.spent)).text}")
+        lines.append(f"  {CostSoFar(**dataclasses.asdict(status.spent)).text}")
     if status.saved is not None and status.saved_ago_s is not None:
         lines.append(f"  checkpoint: step {status.saved:,}, {long_text(status.saved_ago_s)} ago")
     names = _names(status.names)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from p2pswarm.base.errors import one_line
 from p2pswarm.node.progress.cost_file import write_cost
-from p2pswarm.progress.budget import Budget, BudgetMark, money
-from p2pswarm.progress.events import BudgetReached, Cost, Event, Note, Report
+from p2pswarm.progress.budget import BudgetMark, SpendingLimit, money
+from p2pswarm.progress.cost_events import BudgetReached, CostSoFar
+from p2pswarm.progress.events import Event, Note, Report
 from p2pswarm.run.messages.cost import Spent
 from p2pswarm.trainer.members.run_cost import RunCost
 from p2pswarm.trainer.reports.cost import ServerPriced, StandbyPriced
@@ -60,7 +61,7 @@ class CostKeeper:
         self._plan = plan
         self.tell = tell
         """What this trainer tells its events to."""
-        self._budget = Budget(plan.budget)
+        self._budget = SpendingLimit(plan.budget)
         self._clock = asyncio.get_running_loop().time
         self._leads = False
         self._tell_s = self._write_s = 0.0
@@ -136,8 +137,8 @@ class CostKeeper:
                 self.spent.set()
         return spent
 
-    def _event(self, spent: Spent) -> Cost:
-        return Cost(**dataclasses.asdict(spent), budget=self._plan.budget)
+    def _event(self, spent: Spent) -> CostSoFar:
+        return CostSoFar(**dataclasses.asdict(spent), budget=self._plan.budget)
 
     def _tell_remarks(self, spent: Spent) -> None:
         """Say once what the sums leave out, and what a machine that may go asks for."""

@@ -30,7 +30,7 @@ SYNC_EVERY_S = 1.0  # what a machine that dies may lose
 PEERS_EVERY_S = 10.0  # figures twice a second would be most of the file
 WAITING_MAX = 10_000  # events that wait for a slow disk: some megabytes
 RETRY_S = 10.0  # a disk that was full may have room again
-CLOSE_S = 5.0  # Ctrl-C ends a node within 5 s, whatever its disk does
+CLOSE_S = 2.0  # Ctrl-C ends a node within 5 s, whatever its disk does
 MACHINES_MAX = 4_096  # whose facts a new file repeats
 DIGITS = 6
 TORN = b'{"v":'  # how each line begins
@@ -166,7 +166,13 @@ class EventFiles:
 
     def _rotate(self, told: EventLine) -> None:
         self.sync()
-        self.close()
+        if self._file is not None:
+            self.close()
+            self._put_aside()
+        self._open(told)
+
+    def _put_aside(self) -> None:
+        """Give the file a number, and delete the oldest of too many."""
         older = log_files(self.path)[:-1]
         number = int(older[-1].stem[-DIGITS:]) + 1 if older else 1
         place = self.path.with_name(f"{self.path.stem}.{number:0{DIGITS}}{self.path.suffix}")
@@ -176,9 +182,6 @@ class EventFiles:
             if sum(sizes.values()) + self._file_bytes > self._all_bytes:
                 each.unlink()
                 del sizes[each]
-        self._open(told)
-        if not self._last:
-            self._head(told)
 
     def _head(self, told: EventLine) -> None:
         """Begin a file with what is told once: the run, and the machines."""

@@ -54,7 +54,7 @@ class CostTerms:
 
 
 @dataclass(slots=True)
-class _Machine:
+class _RentedMachine:
     number: int
     """Of its incarnation."""
     since_s: float
@@ -80,8 +80,8 @@ class RunCost:
         self.terms = terms
         self._microbatches, self._step_tokens = batch
         self._sums = {each.name: 0.0 for each in fields(Spent) if each.name != "currency"}
-        self._machines: dict[bytes, _Machine] = {}
-        self._away: dict[bytes, _Machine] = {}
+        self._machines: dict[bytes, _RentedMachine] = {}
+        self._away: dict[bytes, _RentedMachine] = {}
         """Those that are lost, the first one first."""
         self._standbys: dict[bytes, float] = {}
         """Prices of the trainers that stand by."""
@@ -224,13 +224,15 @@ class RunCost:
         machine = self._machines.get(one.peer)
         return machine is not None and machine.number == one.number
 
-    def _machine(self, one: Incarnation, now_s: float) -> _Machine:
+    def _machine(self, one: Incarnation, now_s: float) -> _RentedMachine:
         """The machine of an incarnation; it is there from now on, or since it was away shortly."""
         machine = self._machines.get(one.peer)
         if machine is None:
             machine = self._away.pop(one.peer, None)
             if machine is None or now_s > machine.since_s + AWAY_S:
-                machine = _Machine(one.number, now_s)  # nobody knows what became of it meanwhile
+                machine = _RentedMachine(
+                    one.number, now_s
+                )  # nobody knows what became of it meanwhile
             machine.ready = False
             self._machines[one.peer] = machine
         machine.number = one.number
@@ -259,7 +261,7 @@ class RunCost:
                 self._add("after_end", cost)
         self._now_s = max(now_s, self._now_s)
 
-    def _accrue(self, machine: _Machine, now_s: float, factor: float | None = None) -> None:
+    def _accrue(self, machine: _RentedMachine, now_s: float, factor: float | None = None) -> None:
         if now_s <= machine.since_s:
             return
         cost = machine.per_hour * (now_s - machine.since_s) / HOUR_S

@@ -8,7 +8,8 @@ import pytest
 
 from p2pswarm.node.progress.cost_file import read_cost
 from p2pswarm.node.progress.cost_io import CostKeeper, CostPlan
-from p2pswarm.progress.events import BudgetReached, Cost, Note
+from p2pswarm.progress.cost_events import BudgetReached, CostSoFar
+from p2pswarm.progress.events import Note
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.cost import MachinePrice, Spent
 from p2pswarm.testing import run
@@ -103,7 +104,7 @@ def test_costs_are_told_each_half_minute_and_at_the_end():
         trainer.report(RunFinished("all steps are done", failed=False))
         return trainer
 
-    costs = run(story(), 1).of(Cost)
+    costs = run(story(), 1).of(CostSoFar)
 
     assert len(costs) == 1 + 3 + 1
     assert costs[-1].tokens == 1_000
@@ -204,7 +205,7 @@ def test_a_folder_that_cannot_be_written_is_said_once_and_costs_nothing_else(tmp
 
     (note,) = trainer.of(Note)
     assert "cannot be kept" in note.text
-    assert trainer.of(Cost)
+    assert trainer.of(CostSoFar)
 
 
 def test_the_file_is_json_that_people_can_read(tmp_path):
