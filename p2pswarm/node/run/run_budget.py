@@ -74,13 +74,8 @@ def check_budget(train: TrainConfig, before: Spent | None) -> None:
 def begun_run(config: NodeConfig) -> bytes | None:
     """The run that the folder of `state` goes on with, as far as the settings tell."""
     train = config.train
-    if (
-        config.state is None
-        or not config.state.is_dir()
-        or train.new
-        or train.resume
-        or train.begin_from
-    ):
+    begins = train.new or train.resume or train.begin_from
+    if config.state is None or not config.state.is_dir() or begins:
         return None
     saved = RunFolder(config.state).read()
     return None if saved is None or saved.finished else saved.identity.run

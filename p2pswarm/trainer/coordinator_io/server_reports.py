@@ -15,13 +15,7 @@ from p2pswarm.data.samples.references import References
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import REASON_CHARS
-from p2pswarm.run.messages.membership import (
-    Apart,
-    CannotPrepare,
-    Load,
-    Ready,
-    WillLeave,
-)
+from p2pswarm.run.messages.membership import Apart, CannotPrepare, Load, Ready, WillLeave
 from p2pswarm.run.messages.microbatch import (
     Counted,
     Evaluated,
@@ -67,7 +61,7 @@ def on_report(
             coordinator.on_ready(by, note, now_s)
         case WillLeave():
             coordinator.on_leave_request(by, note.grace_s, now_s)
-        case Load() | Alive() | Apart() | CannotPrepare()():
+        case Load() | Alive() | Apart() | CannotPrepare():
             return _on_word(coordinator, by, note, now_s)
         case _:
             raise BadMessage(f"a {type(note).__name__} where a note is due")
