@@ -14,6 +14,7 @@ class CostSoFar(Event):
     """What the run has cost by the prices that its machines have told."""
 
     currency: str
+    """Of all sums, in three letters."""
     trainer: float
     """Of the trainers."""
     invited: float
@@ -49,6 +50,7 @@ class CostSoFar(Event):
 
     @property
     def text(self) -> str:
+        """See `Report`."""
         so_far = f"cost: {money(self.total, self.currency)} so far"
         if self.budget:
             so_far += f" of {money(self.budget, self.currency)}"
@@ -76,14 +78,19 @@ class BudgetReached(Event):
     """So much of the budget is spent that its owner is told, or all of it."""
 
     total: float
+    """What the run has cost so far."""
     budget: float
+    """What it may cost."""
     currency: str
+    """Of both, in three letters."""
     per_hour: float
+    """The present price."""
     over: bool
     """The run is saved and ends."""
 
     @property
     def text(self) -> str:
+        """See `Report`."""
         budget, total = money(self.budget, self.currency), money(self.total, self.currency)
         if self.over:
             return (
