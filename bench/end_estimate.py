@@ -78,6 +78,7 @@ def main() -> int:
             words = ["--trace", trace, "--seed", str(seed), "--hours", str(options.hours)]
             words += ["--servers", str(options.servers), "--pressed", str(options.pressed)]
             words += ["--microbatches", str(options.microbatches), "--stages", str(options.stages)]
+            words += ["--forward-s", str(options.forward_s)]
             day = TimedDay(options_of(words))
             run(day.play(), seed)
             rows.append({"trace": trace, "seed": seed, **judged(day.news)})
@@ -97,8 +98,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--servers", type=int, default=24)
     parser.add_argument("--stages", type=int, default=2, help="few, so that each keeps a server")
-    parser.add_argument("--microbatches", type=int, default=40)
-    parser.add_argument("--pressed", type=float, default=10.0, help="how much shorter than the day")
+    parser.add_argument("--microbatches", type=int, default=24)
+    parser.add_argument("--forward-s", type=float, default=8.0)
+    parser.add_argument("--pressed", type=float, default=12.0, help="how much shorter than the day")
     return parser.parse_args()
 
 

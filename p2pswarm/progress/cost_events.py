@@ -95,7 +95,7 @@ class BudgetReached(Event):
         if self.over:
             return (
                 f"the budget of {budget} is spent ({total}): the run is saved and ends; to go on, "
-                "raise train.budget"
+                "raise train.budget and start it with --resume"
             )
         left = f"{total} of the budget of {budget} are spent"
         if not self.per_hour:

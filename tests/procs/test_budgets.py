@@ -92,7 +92,7 @@ def test_a_run_ends_with_its_budget_and_goes_on_with_a_larger_one(
     trainer = start("train", run_file(1.0, limit=1_000.0), *join, module="p2pswarm")
 
     assert trainer.line_with("of the budget of $1.00 are spent; at $900.00 an hour it lasts ")
-    assert trainer.line_with("the budget of $1.00 is spent ($1.0")
+    assert trainer.line_with("the budget of $1.00 is spent ($1.")
     assert trainer.line_with("checkpoint of step ")
     assert trainer.end() == 0, trainer.errors
     assert "weights: " in trainer.said
@@ -102,14 +102,14 @@ def test_a_run_ends_with_its_budget_and_goes_on_with_a_larger_one(
 
     refused = start("train", run_file(1.0), "--resume", *join, module="p2pswarm")
     assert refused.end() == 2
-    assert refused.errors.startswith("error: train.budget is $1.00, and the run has cost $1.0")
+    assert refused.errors.startswith("error: train.budget is $1.00, and the run has cost $1.")
     assert refused.errors.endswith("raise it to go on\n")
     assert refused.errors.count("\n") == 1
     assert refused.said == ""
 
     again = start("train", run_file(2.5, limit=1_000.0), "--resume", *join, module="p2pswarm")
     assert again.line_with("going on from step ")
-    assert again.line_with("the budget of $2.50 is spent ($2.5")
+    assert again.line_with("the budget of $2.50 is spent ($2.")
     assert again.end() == 0, again.errors
 
 
@@ -122,7 +122,7 @@ def test_a_stranger_with_a_high_price_ends_no_run(start, seed_node, run_file, tm
 
     said = trainer.line_with("servers that you have not invited cost $1,000.00 an hour")
     assert "of which $0.00 count" in said
-    assert trainer.line_with("the budget of $3.00 is spent ($3.0")
+    assert trainer.line_with("the budget of $3.00 is spent ($3.")
     assert trainer.end() == 0, trainer.errors
     assert "$500.00 an hour" in cost_line(trainer)
 
