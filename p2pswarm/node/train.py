@@ -264,7 +264,9 @@ async def open_trainer(
     `tell` is called with every event as it happens, `text_lost` when the text cannot be read any
     more. `account`: adds up what the run costs; None: one of its own does.
     """
-    account = account or account_of(stack.config, entry, None, tell)
+    if account is None:
+        before = spent_before(stack.config.state, entry.identity.run, entry.resumed)
+        account = account_of(stack.config, entry, before, tell)
     corpus = await on_thread(functools.partial(_referring, stack.config, corpus, entry))
     try:
         async with (

@@ -126,7 +126,9 @@ class CostKeeper:
             self._tell_s = now_s + TELL_S
             self.tell(self._event(spent))
         self._tell_remarks(spent)
-        mark = self._budget.on_cost(spent.total)
+        mark = None
+        if spent.currency == self.cost.terms.currency:
+            mark = self._budget.on_cost(spent.total)
         if mark is not None and not last:
             over = mark is BudgetMark.SPENT
             budget, currency = self._plan.budget, spent.currency
@@ -150,6 +152,13 @@ class CostKeeper:
                 f"they say, of which {money(limit, spent.currency)} count: invite yours (p2pswarm "
                 "invite), or set train.price_limit to what they cost",
                 "uncounted",
+            )
+        if spent.currency != cost.terms.currency:
+            self._remark(
+                f"this run counts in {spent.currency}, and train.currency is {cost.terms.currency} "
+                "here: neither this machine's price nor train.budget counts; set it to "
+                f"{spent.currency}",
+                "other currency",
             )
         for currency in cost.foreign:
             self._remark(

@@ -118,7 +118,7 @@ class RunCost:
         if self._told_s is not None:
             gap_s = min(AWAY_S, max(0.0, now_s - self._told_s))
             cost = self._sums["per_hour"] * gap_s / HOUR_S
-            self._add("trainer", self.terms.own_per_hour * gap_s / HOUR_S)
+            self._add("trainer", self._own_per_hour * gap_s / HOUR_S)
             self._add("invited", cost)
             self._add("idle", cost)
         self._leads, self._now_s = True, now_s
@@ -207,6 +207,11 @@ class RunCost:
         others = (one for one in self._machines.values() if one.trust is Trust.OTHER)
         return math.fsum(one.per_hour for one in others)
 
+    @property
+    def _own_per_hour(self) -> float:
+        """Of our own machine; 0 where the run counts in another currency than its owner."""
+        return self.terms.own_per_hour if self.currency == self.terms.currency else 0.0
+
     def _take(self, spent: Spent) -> None:
         self.currency = spent.currency
         for name in self._sums:
@@ -254,7 +259,7 @@ class RunCost:
         for machine in self._machines.values():
             self._accrue(machine, now_s, factor)
         if self._leads and now_s > self._now_s:
-            per_hour = self.terms.own_per_hour + math.fsum(self._standbys.values())
+            per_hour = self._own_per_hour + math.fsum(self._standbys.values())
             cost = per_hour * (now_s - self._now_s) / HOUR_S
             self._add("trainer", cost)
             if self._over:
@@ -287,7 +292,7 @@ class RunCost:
         invited = math.fsum(one.per_hour for one in there if one.trust is Trust.INVITED)
         others = min(self.told_per_hour, self.terms.price_limit)
         standbys = math.fsum(self._standbys.values())
-        return self.terms.own_per_hour + standbys + invited + others
+        return self._own_per_hour + standbys + invited + others
 
     def _add(self, name: str, amount: float, most: float = AMOUNT_MAX) -> None:
         self._sums[name] = min(most, self._sums[name] + amount)

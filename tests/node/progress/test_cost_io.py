@@ -160,6 +160,20 @@ def test_another_currency_is_said_once_and_counts_for_nothing():
     assert note.text.startswith("prices in CHF are not counted, because this run counts in USD")
 
 
+def test_a_budget_in_another_currency_than_the_runs_ends_nothing_and_is_said():
+    async def story() -> Trainer:
+        trainer = Trainer(budget=1.0, before=Spent("EUR", invited=50.0))
+        trainer.report(Leads(2, 7))
+        await trainer.live(MINUTE_S)
+        return trainer
+
+    trainer = run(story(), 1)
+
+    assert not trainer.keeper.spent.is_set()
+    (note,) = trainer.of(Note)
+    assert note.text.endswith("neither this machine's price nor train.budget counts; set it to EUR")
+
+
 @pytest.mark.parametrize(("saves", "notes"), [(True, 0), (False, 1)])
 def test_machines_that_may_be_taken_away_ask_for_checkpoints(saves, notes):
     async def story() -> Trainer:

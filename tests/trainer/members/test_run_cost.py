@@ -215,6 +215,16 @@ def test_a_run_that_goes_on_adds_to_what_it_had_cost():
     assert (spent.total, spent.currency, spent.tokens) == (pytest.approx(32.0), "CHF", 5e6)
 
 
+def test_who_takes_over_with_another_currency_keeps_that_of_the_run():
+    account = Account(own=36.0, currency="EUR", leads=False)
+    account.cost.on_sums(Spent("USD", invited=10.0), 0.0)
+
+    account.cost.on_lead(0.0)
+
+    spent = account.after(1)
+    assert (spent.currency, spent.total) == ("USD", 10.0)
+
+
 def test_who_takes_over_goes_on_with_the_sums_and_pays_for_the_gap():
     account = Account(own=36.0, leads=False)
     account.cost.on_sums(Spent("USD", invited=10.0, per_hour=360.0), 100.0)
