@@ -209,7 +209,7 @@ def test_prices_in_another_currency_are_not_counted():
 
 def test_a_run_that_goes_on_adds_to_what_it_had_cost():
     before = Spent("CHF", trainer=1.0, invited=30.0, tokens=5e6)
-    account = Account(own=1.0, before=before)
+    account = Account(own=1.0, currency="CHF", before=before)
 
     spent = account.after(1)
     assert (spent.total, spent.currency, spent.tokens) == (pytest.approx(32.0), "CHF", 5e6)
