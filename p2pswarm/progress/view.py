@@ -270,6 +270,7 @@ class RunView:
             "learning_rate": plain_number(step.learning_rate) if step else None,
             "gradient_norm": plain_number(step.gradient_norm) if step else None,
             "tokens_per_s": self.tokens_per_s(now_s),
+            "whole_tokens_per_s": plain_number(self.ended.tokens_per_s) if self.ended else None,
             "usual_step_s": self.usual_s(),
             "began": self._began,
             "committed": self._committed if step else None,
@@ -299,9 +300,7 @@ class RunView:
             "hours": [dataclasses.asdict(hour) for hour in self._hours],
             "nodes": {by: dataclasses.asdict(node) for by, node in self._nodes.items()},
             "ended": shown(self.ended.outcome) if self.ended else "",
-            "spent": plain_number(self.cost.total) if self.cost else None,
-            "cost": _cost(self.cost) if self.cost else None,
-            "eta": self._eta(now_s),
+            **self._outlook(now_s),
             "events": self.events(events),
         }
 
@@ -326,17 +325,18 @@ class RunView:
             return None
         return self._time_left.estimate(now_s, self.begun.steps)
 
-    def _eta(self, now_s: float) -> dict[str, float] | None:
-        """The same, as times of the wall clock."""
-        if (found := self.estimate(now_s)) is None:
-            return None
-        return {
+    def _outlook(self, now_s: float) -> dict[str, Any]:
+        """What the run has cost, and when it is done by the wall clock."""
+        found = self.estimate(now_s)
+        eta = found and {
             "at": now_s + found.left_s,
             "earliest": now_s + found.earliest_s,
             "latest": now_s + found.latest_s,
             "left_s": found.left_s,
             "spread_s": found.spread_s,
         }
+        spent = plain_number(self.cost.total) if self.cost else None
+        return {"spent": spent, "cost": _cost(self.cost) if self.cost else None, "eta": eta}
 
     def _begin(self, at: float) -> None:
         self._time_left.begin(at, self.step)
