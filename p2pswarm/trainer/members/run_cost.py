@@ -234,10 +234,8 @@ class RunCost:
         machine = self._machines.get(one.peer)
         if machine is None:
             machine = self._away.pop(one.peer, None)
-            if machine is None or now_s > machine.since_s + AWAY_S:
-                machine = _RentedMachine(
-                    one.number, now_s
-                )  # nobody knows what became of it meanwhile
+            if machine is None or now_s > machine.since_s + AWAY_S:  # it may have been given back
+                machine = _RentedMachine(one.number, now_s)
             machine.ready = False
             self._machines[one.peer] = machine
         machine.number = one.number
