@@ -29,6 +29,7 @@ import statistics
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -229,7 +230,7 @@ def _short(reason: str) -> str:
 
 def main() -> int:
     """Play a day and print what became of it."""
-    options = _options()
+    options = options_of(sys.argv[1:])
     logging.disable(logging.WARNING)  # each machine that is taken is one
     begun_s = time.process_time()
     found = run(Day(options).play(), options.seed)
@@ -239,7 +240,8 @@ def main() -> int:
     return int(found["useful"] < 0.95 or found["runs_ended"] or found["chain"] != "whole")
 
 
-def _options() -> argparse.Namespace:
+def options_of(words: Sequence[str]) -> argparse.Namespace:
+    """The options of a day, from the words of a command line."""
     parser = command_line(__doc__)
     parser.add_argument("--trace", choices=shipped_traces(), default="aws_p3")
     parser.add_argument("--hours", type=float, default=24.0)
@@ -251,7 +253,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--microbatches", type=int, default=200)
     parser.add_argument("--forward-s", type=float, default=1.0)
     parser.add_argument("--pressed", type=float, default=5.0, help="how much shorter than the day")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 if __name__ == "__main__":

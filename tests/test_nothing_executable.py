@@ -52,10 +52,12 @@ STARTS_PROCESSES = ("system", "popen", "posix_spawn", "posix_spawnp")
 PROCESSES = {
     "commands/demo/processes.py",
     "net/os/local_network.py",
+    "node/progress/notify_io.py",
     "server/devices/rank_processes.py",
 }
-"""The demo starts nodes of this package, and a node a process for each of its devices. On macOS a
-node asks the system's own `route` for its gateway, always with the same words."""
+"""The demo starts nodes of this package, a node a process for each of its devices, and a trainer
+the command that its owner has set to be told of alerts. On macOS a node asks the system's own
+`route` for its gateway, always with the same words."""
 
 
 def executable_input(package: Path) -> Iterator[str]:

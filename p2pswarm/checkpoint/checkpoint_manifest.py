@@ -21,6 +21,8 @@ from p2pswarm.base.version import VERSION
 from p2pswarm.checkpoint.digests import DIGEST_BYTES, PIECE_BYTES_MAX, PIECES_MAX, FileDigest
 from p2pswarm.checkpoint.names import CHAIN_NAME, STAGES_MAX, CheckpointId, is_stage_file
 from p2pswarm.net.crypto.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, verify
+from p2pswarm.net.wire.message import encode
+from p2pswarm.run.messages.cost import Spent
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import RUN_ID_BYTES, OtherRunVersion, stored_run
@@ -126,8 +128,10 @@ class Fields:
         return ValueError(f"{self._path(name)[:80]} {what}")
 
 
-FORMAT = 2  # rises when the meaning of a checkpoint changes; of one with an origin
 FORMAT_WITHOUT_ORIGIN = 1  # as it was before there were others
+FORMAT = 2  # with an origin
+FORMAT_WITH_COST = 3  # of a run whose machines have prices; an origin may be there
+FORMATS = FORMAT_WITHOUT_ORIGIN, FORMAT, FORMAT_WITH_COST
 TAG = b"p2pswarm-checkpoint-1:"
 MANIFEST_BYTES_MAX = 64 << 20  # 256 stages with 1,024 pieces each take 17 MB
 COUNT_MAX = 2**62
@@ -137,6 +141,7 @@ BLOCKS_MAX = 2**20
 FILE_BYTES_MAX = 2**50
 COPIES_MAX = 64  # as many replicas as a group has
 TEXT_CHARS_MAX = 64
+CURRENCY = "currency"
 CONFIG_CHARS_MAX = 1 << 20  # as a settings file
 
 
@@ -204,6 +209,8 @@ class CheckpointManifest:
     program: str = VERSION
     origin: RunOrigin | None = None
     """What the run began from; None: the first weights."""
+    spent: Spent | None = None
+    """What the run had cost; None: no price was told."""
 
     def __post_init__(self) -> None:
         numbers = [(stage.stage, stage.stages) for stage in self.stages]
@@ -285,10 +292,15 @@ def _text(values: Mapping[str, Any]) -> bytes:
 
 def _values(manifest: CheckpointManifest) -> dict[str, Any]:
     """The manifest as JSON has it."""
-    cursor, chain, origin = manifest.cursor, manifest.chain, manifest.origin
+    cursor, chain, origin, spent = (
+        *(manifest.cursor, manifest.chain),
+        *(manifest.origin, manifest.spent),
+    )
     return {
-        "format": FORMAT_WITHOUT_ORIGIN if origin is None else FORMAT,
+        "format": _format(manifest),
         **({} if origin is None else {"origin": _origin_values(origin)}),
+        **({} if spent is None else {"origin": origin and _origin_values(origin)}),
+        **({} if spent is None else {"spent": dataclasses.asdict(spent)}),
         "program": manifest.program,
         "run": manifest.run.hex(),
         "config": manifest.config.decode(),
@@ -299,6 +311,13 @@ def _values(manifest: CheckpointManifest) -> dict[str, Any]:
         "corpus": cursor.corpus.hex(),
         "stages": [_stage_values(stage) for stage in manifest.stages],
     }
+
+
+def _format(manifest: CheckpointManifest) -> int:
+    """The lowest format that has what the manifest says: earlier releases read it as well."""
+    if manifest.spent is not None:
+        return FORMAT_WITH_COST
+    return FORMAT_WITHOUT_ORIGIN if manifest.origin is None else FORMAT
 
 
 def _origin_values(origin: RunOrigin) -> dict[str, Any]:
@@ -323,6 +342,19 @@ def _origin(fields: Fields) -> RunOrigin:
     return origin
 
 
+def _spent(fields: Fields) -> Spent:
+    """Raises ValueError for what no trainer of this program writes."""
+    sums = {
+        each.name: fields.real(each.name)
+        for each in dataclasses.fields(Spent)
+        if each.name != CURRENCY
+    }
+    spent = Spent(fields.text(CURRENCY, TEXT_CHARS_MAX), **sums)
+    encode(spent)  # it checks the limits
+    fields.end()
+    return spent
+
+
 def _stage_values(stage: SavedStage) -> dict[str, Any]:
     digest = stage.digest
     return {
@@ -341,12 +373,17 @@ def _manifest(body: Fields) -> CheckpointManifest:
     """Read what `_values` gave; ValueError for anything else."""
     found = body.number("format", COUNT_MAX)
     program = body.text("program", TEXT_CHARS_MAX)
-    if found not in (FORMAT_WITHOUT_ORIGIN, FORMAT):
+    if found not in FORMATS:
         raise OtherCheckpoint(
             f"a checkpoint of format {found}, written by release {program}; this program reads "
-            f"format {FORMAT}: install that release"
+            f"format {max(FORMATS)}: install that release"
         )
     stages = body.tables("stages", STAGES_MAX)
+    origin = None
+    if found != FORMAT_WITHOUT_ORIGIN:
+        origin = (
+            body.optional_table("origin") if found == FORMAT_WITH_COST else body.table("origin")
+        )
     manifest = CheckpointManifest(
         program=program,
         run=body.raw("run", RUN_ID_BYTES),
@@ -354,7 +391,8 @@ def _manifest(body: Fields) -> CheckpointManifest:
         step=body.number("step", COUNT_MAX),
         head=body.raw("head", 0, DIGEST_BYTES),
         chain=_chain(body.optional_table("chain")),
-        origin=_origin(body.table("origin")) if found == FORMAT else None,
+        origin=None if origin is None else _origin(origin),
+        spent=_spent(body.table("spent")) if found == FORMAT_WITH_COST else None,
         cursor=Cursor(
             optimizer_step=body.number("optimizer_step", COUNT_MAX),
             next_microbatch=body.number("next_microbatch", COUNT_MAX),

@@ -53,6 +53,7 @@ from p2pswarm.run.chain.chain_log import VoterRecords, blank
 from p2pswarm.run.chain.memory_file import RECORDS_KEPT, MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES
 from p2pswarm.run.manifest import RunIdentity, RunOffer
+from p2pswarm.run.messages.cost import MachinePrice
 from p2pswarm.run.messages.field_limits import NAME_CHARS_MAX
 from p2pswarm.run.messages.membership import THREADS_MAX, MemberFacts
 from p2pswarm.run.messages.run import RunOver
@@ -166,7 +167,8 @@ class ServedRun:
         if end.proved:
             return True
         said_by = None if trainer is None else trainer.raw
-        return known_run(self.offer, self.server).is_over(said_by, self.offer.run, end.version)
+        known = known_run(self.offer, self.server)
+        return known.is_over(said_by, self.offer.run, end.version, on_purpose=end.on_purpose)
 
 
 def known_run(offer: RunOffer, server: StageServer) -> KnownRun:
@@ -370,6 +372,7 @@ def stage_server(
         ),
         partials=kept_pieces(stack.config.state),
         bases=kept_blocks(stack.config.state),
+        price=MachinePrice(serve.price_per_hour, serve.currency, serve.spot),
         facts=machine_facts(stack.config, device),
         on_load=events.on_load if events is not None else unheard,
     )

@@ -31,17 +31,20 @@ from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.alone import stages_here
 from p2pswarm.node.owner_requests import OwnerRequests
 from p2pswarm.node.progress.answers import LatestBalance, LatestStatus
+from p2pswarm.node.progress.cost_io import CostKeeper
 from p2pswarm.node.progress.curves import recorded
 from p2pswarm.node.progress.event_hub import EventHub, numbers_of
 from p2pswarm.node.progress.event_log import open_event_log
+from p2pswarm.node.progress.notify_io import AlertSource, notified
 from p2pswarm.node.progress.output import date_time, output
 from p2pswarm.node.progress.reporter import Reporter, begun
 from p2pswarm.node.progress.wandb_curves import sent
-from p2pswarm.node.run.closed_run import may_vote, run_calls, until_out
+from p2pswarm.node.run.closed_run import has_invitation, may_vote, run_calls, until_out
 from p2pswarm.node.run.discovery import announce, announce_end, ends, offered
 from p2pswarm.node.run.preparation import PreparedRun, check_run, prepare_run
 from p2pswarm.node.run.references import keep_references, with_references
 from p2pswarm.node.run.resume import proof_of, saving_plan
+from p2pswarm.node.run.run_budget import account_of, check_budget, own_price, spent_before
 from p2pswarm.node.run.run_entry import RunEntry, enter_run
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.node.run.run_text import describe
@@ -52,8 +55,10 @@ from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.machine_name import machine_name
 from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.progress.events import Event, Report
+from p2pswarm.run.access.grant import Access
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.run.messages.balance import AskBalance, AskCapacities, BalanceStatus, RunCapacities
+from p2pswarm.run.messages.cost import Spent
 from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.run import RunOver
 from p2pswarm.run.messages.status import AskStatus, RunStatus
@@ -90,6 +95,52 @@ async def run(
     """Train from the first step to the last; None if asked to leave before."""
     config, tokenizer, corpus = prepared.config, prepared.tokenizer, prepared.corpus
     stack = dataclasses.replace(stack, config=config)
+    _remark(config, say)
+    say(describe(corpus, tokenizer))
+    entry = await unless(leaving, enter_run(stack, prepared.text, say, prepared.resumed))
+    if entry is None:
+        return None
+    config = dataclasses.replace(config, run=entry.identity.config)  # it may be closed by another
+    stack = dataclasses.replace(stack, config=config)
+    words, lost = list[str](), LostText(leaving)
+    before = spent_before(config.state, entry.identity.run, entry.resumed)
+    check_budget(config.train, before)
+    try:
+        async with (
+            _shown(config, entry, event_hub(stack, entry)) as shown,
+            accounted(config, entry, before, shown) as account,
+            _alone(stack, entry.identity, say),
+            open_trainer(stack, corpus, account.tell, entry, lost.on_loss, account) as trainer,
+        ):
+            ended = await unless(leaving, unless(account.spent, trainer.run()))
+            broke = account.spent.is_set() and ended is None and not leaving.is_set()
+            if ended is not None and ended.failed:
+                leaving.set()  # nothing is left to do; this starts the time limit of leaving
+            with leaving.saved():
+                ask = ended is None and not broke  # who asked to leave may ask again
+                await _save_state(trainer, config, ended, say if ask else log.info)
+                patient = broke or leaving.patient
+                words.append(await _save(trainer, config, ended, prepared, patient=patient))
+            words.append(account.text())
+            if broke:
+                trainer.end(account.reason)
+            if ended is not None and not ended.failed:
+                await asyncio.to_thread(entry.finished)
+                await _leave_word(stack, entry.identity, trainer, ended)
+    finally:
+        for word in filter(None, words):  # also if the folder of `state` cannot be written any more
+            say(word)
+    if lost.reason is not None:
+        raise lost.reason
+    if ended is None:
+        return DONE if broke else None
+    if ended.failed:
+        raise RunEnded(ended.reason)
+    return DONE
+
+
+def _remark(config: NodeConfig, say: Say) -> None:
+    """Say what a run's settings cost that people may not know."""
     if config.run.emulated:
         say("run.emulated: a rehearsal; its servers compute nothing, and its weights are worthless")
     if config.run.delay and config.run.optimizer.name == "adamw":
@@ -98,38 +149,12 @@ async def run(
             f"run.delay 1 with adamw costs {cost} of loss at equal steps, less in a long run: "
             'optimizer = "muon" costs 1 to 3 % (docs/delay.md)'
         )
-    say(describe(corpus, tokenizer))
-    entry = await unless(leaving, enter_run(stack, prepared.text, say, prepared.resumed))
-    if entry is None:
-        return None
-    config = dataclasses.replace(config, run=entry.identity.config)  # it may be closed by another
-    stack = dataclasses.replace(stack, config=config)
-    saved, lost, hub = "", LostText(leaving), event_hub(stack, entry)
-    try:
-        async with (
-            _shown(config, entry, hub) as tell,
-            _alone(stack, entry.identity, say),
-            open_trainer(stack, corpus, tell, entry, lost.on_loss) as trainer,
-        ):
-            ended = await unless(leaving, trainer.run())
-            if ended is not None and ended.failed:
-                leaving.set()  # nothing is left to do; this starts the time limit of leaving
-            with leaving.saved():
-                await _save_state(trainer, config, ended, say)
-                saved = await _save(trainer, config, ended, prepared, patient=leaving.patient)
-            if ended is not None and not ended.failed:
-                await asyncio.to_thread(entry.finished)
-                await _leave_word(stack, entry.identity, trainer, ended)
-    finally:
-        if saved:  # also if the folder of `state` cannot be written any more
-            say(saved)
-    if lost.reason is not None:
-        raise lost.reason
-    if ended is None:
-        return None
-    if ended.failed:
-        raise RunEnded(ended.reason)
-    return DONE
+    train = config.train
+    if train.budget and not config.checkpoint.target:
+        say(
+            "train.budget without checkpoint.target: at its end the weights alone are saved, so the"
+            " run could not go on"
+        )
 
 
 def _alone(stack: NodeStack, run: RunIdentity, say: Say) -> AbstractAsyncContextManager[None]:
@@ -175,6 +200,16 @@ async def _shown(
             await asyncio.to_thread(sending.close)  # it may wait for the service, and others for us
 
 
+@contextlib.asynccontextmanager
+async def accounted(
+    config: NodeConfig, entry: RunEntry, before: Spent | None, tell: Callable[[Event], None]
+) -> AsyncIterator[CostKeeper]:
+    """Give the account of what the run costs, whose `tell` also wakes the owner."""
+    source = AlertSource(config.run.name, entry.identity.run.hex())
+    async with notified(config.train.notify, source, tell) as both:
+        yield account_of(config, entry, before, both)
+
+
 class RunReports:
     """The trainer's reports as events for `tell`, and as the answers to who asks about the run."""
 
@@ -185,14 +220,17 @@ class RunReports:
         tell: Callable[[Event], None],
         stack: NodeStack,
         done: int,
+        account: CostKeeper,
     ) -> None:
         """`done`: the steps that are decided, as far as this trainer knows."""
         self._bans, self._links = stack.endpoint.bans, stack.endpoint.links
         run = identity.config
         parameters = model_size(run).parameters
         self._reporter = Reporter(run, parameters, done)
-        self._status = LatestStatus(identity.run, run.stages, done, run.batch.microbatches)
-        self._tell = tell
+        size = run.batch.microbatches, run.steps
+        self._status = LatestStatus(identity.run, run.stages, done, *size)
+        self._tell, self._account = tell, account
+        self._invited = functools.partial(has_invitation, rpc)
         self._loop = asyncio.get_running_loop()
         self._balance = LatestBalance(identity.run, run.balance.rule)
         rpc.serve_unary(AskStatus, self._status_of)
@@ -208,13 +246,17 @@ class RunReports:
             self._balance.on_report(report, now_s)
         if isinstance(report, Leads | WentBack):
             self._status.go_on_after(report.version)
+        self._account.on_report(report, self._invited)
         for event in self._reporter.on_report(report, now_s):
             self._status.on_event(event, now_s)
             self._tell(event)
 
-    def _status_of(self, _peer: PeerId, question: AskStatus) -> RunStatus:
+    def _status_of(self, peer: PeerId, question: AskStatus) -> RunStatus:
         now_s = self._loop.time()
-        return self._status.answer(question, now_s, self._bans.current(now_s), self._reporter.name)
+        may_know = self._invited(peer.raw, Access.WATCH | Access.SERVE | Access.TRAIN)
+        spent = self._account.cost.spent(now_s) if may_know else None
+        bans, name = self._bans.current(now_s), self._reporter.name
+        return self._status.answer(question, now_s, bans, name, spent)
 
     def _balance_of(self, _peer: PeerId, question: AskBalance) -> BalanceStatus:
         return self._balance.answer(question, self._loop.time(), self._reporter.name)
@@ -231,12 +273,16 @@ async def open_trainer(
     tell: Callable[[Event], None],
     entry: RunEntry,
     text_lost: Callable[[Unusable], None] = raised,
+    account: CostKeeper | None = None,
 ) -> AsyncIterator[Trainer]:
     """Offer the run of the settings to the swarm and train it while this block lasts.
 
     `tell` is called with every event as it happens, `text_lost` when the text cannot be read any
-    more.
+    more. `account`: adds up what the run costs; None: one of its own does.
     """
+    if account is None:
+        before = spent_before(stack.config.state, entry.identity.run, entry.resumed)
+        account = account_of(stack.config, entry, before, tell)
     corpus = await on_thread(functools.partial(_referring, stack.config, corpus, entry))
     try:
         async with (
@@ -244,7 +290,7 @@ async def open_trainer(
             run_directory(stack, rpc, entry.identity.run) as directory,
             asyncio.TaskGroup() as tasks,
         ):
-            context = await _context(stack, rpc, corpus, tell, entry, text_lost)
+            context = await _context(stack, rpc, corpus, tell, entry, text_lost, account)
             reported = context.report
 
             def report(news: Report) -> None:
@@ -254,6 +300,7 @@ async def open_trainer(
 
             context = dataclasses.replace(context, report=report)
             announcing = tasks.create_task(announce(stack, entry.identity))
+            counting = tasks.create_task(account.run())
             out = tasks.create_task(until_out(rpc))
             async with Trainer(context) as trainer:
                 directory.enter_through(entry.trainers)
@@ -263,8 +310,10 @@ async def open_trainer(
                 meeting.cancel()
                 saying.cancel()
             announcing.cancel()
+            counting.cancel()
             out.cancel()
     finally:
+        await account.write()
         entry.place.store.close()
 
 
@@ -293,6 +342,7 @@ async def _context(
     tell: Callable[[Event], None],
     entry: RunEntry,
     text_lost: Callable[[Unusable], None],
+    account: CostKeeper,
 ) -> TrainerContext:
     config, identity = stack.config, entry.identity
     done = entry.place.restored.learner.chain.head.version
@@ -306,7 +356,7 @@ async def _context(
         run=identity.config,
         run_id=identity.run,
         corpus=corpus,
-        report=RunReports(rpc, identity, tell, stack, done).on_report,
+        report=RunReports(rpc, identity, tell, stack, done, account).on_report,
         rng=Random(os.urandom(32)),
         chain=entry.place,
         trainers=entry.trainers,
@@ -316,6 +366,8 @@ async def _context(
         proof=proof_of(identity, entry.resumed, verify_base=config.train.verify_base),
         text_lost=text_lost,
         may_vote=functools.partial(may_vote, rpc),
+        cost=account.cost,
+        price=own_price(config.train),
     )
 
 

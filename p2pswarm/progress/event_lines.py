@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from p2pswarm.progress.cost_events import BudgetReached, CostSoFar
 from p2pswarm.progress.events import KINDS, Begun, Event, Peers, name_of
 
 VERSION = 2  # rises when the meaning of a field changes; 1 had no version, run or number
@@ -40,6 +41,10 @@ OWN = ("v", "at", "run", "by", "n", "event", "text")
 
 class UnknownEvent(ValueError):
     """A line of a newer program: its version, or the kind of its event, is not known here."""
+
+
+OF_MONEY = (BudgetReached, CostSoFar)
+"""Kinds that are not in `events.py`: a line of one can be read once its module is imported."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 SHORT_NAMES = {
+    "BudgetReached": "budget",
     "CheckpointFailed": "notsaved",
+    "CostSoFar": "cost",
     "LeadershipTaken": "leads",
     "MachineFacts": "machine",
     "MicrobatchesAgain": "replayed",
@@ -518,6 +520,14 @@ def worth_text(gain: float, planned: int, away_s: float) -> str:
     """Return what a move brings and what it costs."""
     more = f" with {planned - 1} more" if planned > 1 else ""
     return f"{gain_text(gain)}{more}, costs {seconds_text(away_s)} of its time"
+
+
+def long_text(seconds: float) -> str:
+    """A time in the unit that people would use."""
+    for unit, size_s in (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size_s:
+            return f"{seconds / size_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def seconds_text(seconds: float) -> str:

@@ -16,6 +16,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from p2pswarm.progress.budget import money
+from p2pswarm.progress.cost_events import CostSoFar
 from p2pswarm.progress.events import (
     Begun,
     Ended,
@@ -25,6 +27,7 @@ from p2pswarm.progress.events import (
     Started,
     Stepped,
     Waiting,
+    long_text,
     seconds_text,
 )
 from p2pswarm.progress.printable import printable
@@ -43,6 +46,8 @@ STYLES = {"ready": "green", "joining": "yellow", "moving": "yellow", "lost": "di
 def page(run: Snapshot, title: str, date_time: Callable[[float], str]) -> RenderableType:
     """The whole page; `date_time` is a wall clock's time for people."""
     parts: list[RenderableType] = [_state(run)]
+    if outlook := _outlook(run, date_time):
+        parts.append(Text(outlook, style="dim"))
     if run["step"]:
         parts.append(_figures(run))
     if run["stages"]:
@@ -70,6 +75,22 @@ def _state(run: Snapshot) -> RenderableType:
         case "training" if run["step"]:
             return Text("training", style="dim")
     return Text("waiting for the first step", style="yellow")
+
+
+def _outlook(run: Snapshot, date_time: Callable[[float], str]) -> str:
+    """When the run is done, and what it costs, as far as that is known."""
+    eta, cost, parts = run["eta"], run["cost"], []
+    if eta is not None:
+        minutes = date_time(eta["at"])[:-3]  # nobody knows the second
+        parts.append(f"done {minutes} ± {long_text(eta['spread_s'])}")
+    if cost is not None:
+        currency, budget = cost["currency"], cost["budget"]
+        of = f" of {money(budget, currency)}" if budget else ""
+        parts.append(f"{money(cost['total'] or 0.0, currency)} so far{of}")
+        parts.append(f"{money(cost['per_hour'] or 0.0, currency)}/h")
+        if (each := cost["useful_per_mtoken"]) is not None:
+            parts.append(f"{money(each, currency)}/Mtoken")
+    return "   ".join(parts)
 
 
 def _for(seconds: float) -> str:
@@ -180,7 +201,7 @@ class LineFormat:
     def line(self, event: Event, now_s: float, at: str) -> str | None:
         """The line for an event, or None if it is to be left out."""
         self._follow(event)
-        if isinstance(event, Peers | Begun | MachineFacts):
+        if isinstance(event, Peers | Begun | MachineFacts | CostSoFar):
             return None
         if isinstance(event, Stepped):
             if event.seconds < self._next_s:

@@ -13,6 +13,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from p2pswarm.progress.budget import per_million
+from p2pswarm.progress.cost_events import CostSoFar
 from p2pswarm.progress.curve_points import CurvePoint, ThinnedCurve
 from p2pswarm.progress.event_lines import EventLine
 from p2pswarm.progress.events import (
@@ -45,6 +47,7 @@ from p2pswarm.progress.servers_view import (
     plain_number,
     shown,
 )
+from p2pswarm.progress.time_left import EndEstimate, TimeLeft
 
 EVENTS_KEPT = 1_000  # what a developer scrolls through; 500 bytes each
 EVENTS_SHOWN = 100  # in a snapshot, if nobody asks for more
@@ -55,10 +58,11 @@ STALL_LEAST_S = 1.0  # steps of milliseconds vary more than threefold, and nobod
 STALLS_MAX = 100
 NODES_MAX = 256  # whose newest event is remembered
 HOUR_S = 3_600.0
+CURRENCY_CHARS = 3
 HOURS_MAX = 48  # since last evening, also after a day away
 Snapshot = dict[str, Any]
 """A run at one moment, as `RunView.to_json` has it; docs/watch.md has its fields."""
-FIGURE_EVENTS = (Stepped, Peers, HeldOut, MachineFacts)
+FIGURE_EVENTS = (Stepped, Peers, HeldOut, MachineFacts, CostSoFar)
 """Events that are figures; all others are sentences in the list of events."""
 
 
@@ -134,6 +138,9 @@ class RunView:
         """The stage that the run is as fast as."""
         self.again = self.voided = self.moved = 0
         """Microbatches that were sent again, or counted anew; moves."""
+        self.cost: CostSoFar | None = None
+        """What the run has cost, as its trainer told last."""
+        self._time_left = TimeLeft()
         self.newest_at: float | None = None
         """The wall clock of the newest event."""
         self._began: float | None = None
@@ -170,6 +177,8 @@ class RunView:
                 self._curves["held_out"].add(event.step, at, event.nats_per_token)
             case Waiting():
                 self._wait(event.stages, at)
+            case CostSoFar():
+                self.cost = event
             case Peers() | MachineFacts() | Joined() | Serving() | Left():
                 self._on_servers(event, at)
             case _:
@@ -291,7 +300,7 @@ class RunView:
             "hours": [dataclasses.asdict(hour) for hour in self._hours],
             "nodes": {by: dataclasses.asdict(node) for by, node in self._nodes.items()},
             "ended": shown(self.ended.outcome) if self.ended else "",
-            "spent": None,
+            **self._outlook(now_s),
             "events": self.events(events),
         }
 
@@ -310,7 +319,27 @@ class RunView:
         elif known is None:
             self.begun = event
 
+    def estimate(self, now_s: float) -> EndEstimate | None:
+        """When the run is done; None if it is over, or nothing can be said yet."""
+        if self.ended or self.begun is None:
+            return None
+        return self._time_left.estimate(now_s, self.begun.steps)
+
+    def _outlook(self, now_s: float) -> dict[str, Any]:
+        """What the run has cost, and when it is done by the wall clock."""
+        found = self.estimate(now_s)
+        eta = found and {
+            "at": now_s + found.left_s,
+            "earliest": now_s + found.earliest_s,
+            "latest": now_s + found.latest_s,
+            "left_s": found.left_s,
+            "spread_s": found.spread_s,
+        }
+        spent = plain_number(self.cost.total) if self.cost else None
+        return {"spent": spent, "cost": _cost(self.cost) if self.cost else None, "eta": eta}
+
     def _begin(self, at: float) -> None:
+        self._time_left.begin(at, self.step)
         self._wait((), at)
         self.ended = None
         self._began = at if self._began is None else self._began
@@ -336,6 +365,7 @@ class RunView:
             self._took_s.append(took_s)
         self._began = at - took_s if self._began is None else self._began
         self.stepped, self._committed = event, at
+        self._time_left.on_step(at, event.step)
         self._curves["loss"].add(event.step, at, event.loss)
         self._curves["tokens_per_s"].add(event.step, at, event.tokens_per_s)
         hour = self._hour(at)
@@ -361,6 +391,8 @@ class RunView:
             case Left():
                 self.servers.on_left(event, at)
                 self._hour(at).lost += event.why != "moved"
+                if event.why != "moved":
+                    self._time_left.on_loss()
 
     def _on_other(self, event: Event, at: float) -> None:
         match event:
@@ -368,6 +400,7 @@ class RunView:
                 self.servers.on_leader(at)
             case RolledBack():
                 self.servers.on_leader(at)
+                self._time_left.on_step(at, event.step)
                 for curve in self._curves.values():
                     curve.cut(event.step)
             case Relocated():
@@ -422,6 +455,19 @@ class RunView:
 def _grown(before: int, now: int) -> int:
     """How much a count has grown, which begins anew with its process."""
     return now - before if now >= before else now
+
+
+def _cost(cost: CostSoFar) -> dict[str, Any]:
+    """What a run has cost, as plain values; sums that a hostile log has are left out."""
+    fields = dataclasses.asdict(cost) | {"total": cost.total, "wasted": cost.wasted}
+    del fields["seconds"]
+    numbers = {name: plain_number(value) for name, value in fields.items() if name != "currency"}
+    return {
+        "currency": shown(cost.currency, CURRENCY_CHARS),
+        **numbers,
+        "paid_per_mtoken": plain_number(per_million(cost.total, cost.tokens)),
+        "useful_per_mtoken": plain_number(per_million(cost.total - cost.wasted, cost.tokens)),
+    }
 
 
 def _stall(stall: StepStall, now_s: float) -> dict[str, Any]:

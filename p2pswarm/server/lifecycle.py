@@ -85,6 +85,8 @@ class ServerEnd:
     """How many steps are done, as a trainer says; None if none does."""
     proved: bool = False
     """The run is over for sure."""
+    on_purpose: bool = False
+    """A trainer says that its owner ends the run before its last step."""
 
 
 class Lifecycle:
@@ -204,7 +206,7 @@ class Lifecycle:
         if self.state is ServerState.OVER:  # asked to leave meanwhile
             return None
         if isinstance(message, Finished):
-            self._finish(message.reason, version=message.version)
+            self._on_finished(message)
             return None
         if isinstance(message, StandsBy):
             self._answers = True
@@ -279,7 +281,7 @@ class Lifecycle:
         """Take a message of the trainer in a session; None if it ends the run."""
         match message:
             case Finished():
-                self._finish(message.reason, version=message.version)
+                self._on_finished(message)
                 return None
             case StandsBy():  # it leads no more, and says who does, or is about to
                 self._rather(message.contact, self._pauses.tried_s)
@@ -315,7 +317,7 @@ class Lifecycle:
             case ServerState.PREPARING | ServerState.LOADING:
                 self._move(ServerState.LEAVING)
             case ServerState.OUT | ServerState.JOINING:
-                self._finish(LEFT)
+                self._finish(ServerEnd(LEFT))
             case _:
                 pass  # it is leaving already
 
@@ -341,24 +343,24 @@ class Lifecycle:
 
     def said_goodbye(self) -> None:
         """The trainer has been told that this server leaves."""
-        self._finish(LEFT)
+        self._finish(ServerEnd(LEFT))
 
     def give_up(self, reason: str) -> None:
         """Stop looking for the trainer: the server is over, unless it has a session."""
         if self.seeking:
-            self._finish(reason, gave_up=True)
+            self._finish(ServerEnd(reason, gave_up=True))
 
     def on_run_over(self, reason: str, version: int) -> None:
         """The run has come to its end while this server was away; proof is the caller's matter."""
         if self.seeking:
-            self._finish(reason, version=version, proved=True)
+            self._finish(ServerEnd(reason, version=version, proved=True))
 
     def session_lost(self, reason: str, now_s: float) -> None:
         """The session, or the try to begin one, has failed: ask the next trainer, or pause."""
         if self.state is ServerState.OVER:
             return
         if self.leaving:
-            self._finish(LEFT)
+            self._finish(ServerEnd(LEFT))
             return
         if self._met:
             self._pauses.in_run(now_s)
@@ -420,17 +422,14 @@ class Lifecycle:
             f"looking for it every {SEEK_S:.0f} s"
         )
 
-    def _finish(
-        self,
-        reason: str,
-        *,
-        gave_up: bool = False,
-        version: int | None = None,
-        proved: bool = False,
-    ) -> None:
+    def _on_finished(self, message: Finished) -> None:
+        end = ServerEnd(message.reason, version=message.version, on_purpose=message.on_purpose)
+        self._finish(end)
+
+    def _finish(self, end: ServerEnd) -> None:
         self._move(ServerState.OVER)
         self._due_s = None
-        self.end = ServerEnd(reason, gave_up, version, proved)
+        self.end = end
 
     def _move(self, state: ServerState) -> None:
         assert state in MOVES[self.state], f"{self.state} -> {state}"

@@ -15,6 +15,7 @@ from p2pswarm.run.averaging.base import Compute
 from p2pswarm.run.chain.chain_log import VoterRecords
 from p2pswarm.run.member_cards import NO_CARDS, MemberCards
 from p2pswarm.run.member_view import MemberView
+from p2pswarm.run.messages.cost import NO_PRICE, MachinePrice
 from p2pswarm.run.messages.field_limits import PathCounts
 from p2pswarm.run.messages.membership import Load, MemberFacts
 from p2pswarm.run.messages.run import RunOrigin
@@ -93,6 +94,8 @@ class ServerContext:
     """Memory of the device that is free; None where that is not known."""
     voter: VoterRecords | None = None
     """None: this server does not vote."""
+    price: MachinePrice = NO_PRICE
+    """Of this machine, as the trainer is told."""
     on_load: Callable[[int, Load], None] = unheard
     """Takes the stage, and what the trainer is told of the work there."""
     facts: MemberFacts | None = None

@@ -211,6 +211,7 @@ async def join_of(context: ServerContext, replica: Replica | None, records: int)
         records,
         _held_sum(held, context.run.batch.microbatches) if held else None,
         context.cards.of(context.me),
+        context.price.told,
     )
 
 

@@ -20,6 +20,8 @@ from p2pswarm.settings.objective import ObjectiveConfig
 
 SHORT_FOR = {ModelConfig: "family", OptimizerConfig: "name", ObjectiveConfig: "name"}
 """Tables that may be one text."""
+ELSEWHERE = {"run.budget": ["train", "budget"]}
+"""Settings that are read where people look for them, too, and where they are."""
 SHOWN_CHARS = 60  # of what somebody typed, so that the message stays one line
 QUOTES = "\"'"
 
@@ -33,8 +35,18 @@ def changed(table: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
         if not is_given or not all(names):
             shown = text[:SHOWN_CHARS]
             raise ValueError(f"{shown!r} is not KEY=VALUE, as in --set run.steps=4000")
-        _put(new, NodeConfig, names, value.strip())
+        place = ELSEWHERE.get(key.strip(), names)
+        for other in (other for other, real in ELSEWHERE.items() if real == place):
+            _leave_out(new, *other.split("."))  # the file may have it there, too
+        _put(new, NodeConfig, place, value.strip())
     return new
+
+
+def _leave_out(table: dict[str, Any], name: str, setting: str) -> None:
+    """Take a setting out of a table in it; the table is copied."""
+    inner = table.get(name)
+    if isinstance(inner, Mapping) and setting in inner:
+        table[name] = {key: value for key, value in inner.items() if key != setting}
 
 
 def keys_of(changes: Sequence[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """The limits of settings, written beside each setting's type in `settings/config.py`."""
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -82,6 +83,20 @@ class TextPlace:
     """A path, or the name of a data set of the hub, which no folder is put before."""
 
 
+PRICE_PER_HOUR_MAX = 1_000.0  # ten times the largest machine that clouds rent
+
+
+class Currency:
+    """A text is the code of a currency: three capital letters, as of ISO 4217."""
+
+    def allows(self, text: str) -> bool:
+        """Return whether it is."""
+        return re.fullmatch("[A-Z]{3}", text) is not None
+
+    def __str__(self) -> str:
+        return 'a currency in three capital letters, as "USD"'
+
+
 BYTES = "bytes"
 """The tokenizer that is none: a byte is a token."""
 TRAIN = "train:"
@@ -125,6 +140,41 @@ class Wandb:
     def __str__(self) -> str:
         characters = "printable characters without / \\ # ? % :"
         return f'a project of wandb or "PROJECT/NAME", each 1 to {self.longest} {characters}'
+
+
+WORDS_MAX = 64  # of a command: more belongs into a script
+
+
+class Notice:
+    """A command as one text or as a list of words, a URL of http or https, or nothing."""
+
+    longest = 2_000
+
+    def allows(self, value: str | tuple[str, ...]) -> bool:
+        """Return whether it is."""
+        words = (value,) if isinstance(value, str) else value
+        if not all(word.isprintable() for word in words) or sum(map(len, words)) > self.longest:
+            return False
+        if not isinstance(value, str):
+            return 1 <= len(words) <= WORDS_MAX and bool(words[0])
+        scheme, there, rest = value.partition("://")
+        if there and scheme.isalnum():
+            return is_web(value) and bool(rest)
+        try:
+            return not value or 1 <= len(shlex.split(value)) <= WORDS_MAX
+        except ValueError:  # a quote that is not closed
+            return False
+
+    def __str__(self) -> str:
+        return (
+            f'a command of up to {WORDS_MAX} words, its quotes closed, or a URL "https://..." or '
+            f'"http://...", {self.longest} printable characters at most'
+        )
+
+
+def is_web(notice: str) -> bool:
+    """Return whether it is a URL that a message is posted to, and no command."""
+    return notice.lower().startswith(("https://", "http://"))
 
 
 def trained_tokens(text: str) -> int | None:

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Annotated
 
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.settings.limits import HUB_CHARS_MAX, Between, OneOf, Text
+from p2pswarm.settings.limits import (
+    HUB_CHARS_MAX,
+    PRICE_PER_HOUR_MAX,
+    Between,
+    Currency,
+    OneOf,
+    Text,
+)
 from p2pswarm.settings.service_hours import HoursText, LeaveWhen
 from p2pswarm.settings.train_config import TrainConfig
 
@@ -97,6 +104,12 @@ class ServeConfig:
     this node opens nothing that a run names (docs/checkpoints.md)."""
     checkpoint_mib: Annotated[int, Between(1, 2**20)] = 96
     """Memory for what a checkpoint still lacks when the next step changes the weights."""
+    price_per_hour: Annotated[float, Between(0.0, PRICE_PER_HOUR_MAX)] = 0.0
+    """What this machine costs, which the run's trainer is told; 0: it is one's own (cost.md)."""
+    currency: Annotated[str, Currency()] = "USD"
+    """Of that price; one of another currency than the trainer's is not counted."""
+    spot: bool = False
+    """This machine may be taken away at any time; the trainer is told."""
 
     def __post_init__(self) -> None:
         if len(self.checkpoint_targets) > TARGETS_MAX or not all(self.checkpoint_targets):

@@ -28,6 +28,8 @@ from p2pswarm.settings.limits import (
     LONG_NAME,
     TRAIN,
     Between,
+    Currency,
+    Notice,
     OneOf,
     Text,
     TextPlace,
@@ -68,6 +70,7 @@ RUN_ID_BYTES = 16
 SHORT = '; model = "NAME" is short for family = "NAME" in [run.model], optimizer = "NAME" for name'
 TWICE = "Cannot overwrite", "Cannot declare"  # how `tomllib` says that a key is there already
 SETTINGS_BYTES_MAX = 1 << 20  # a settings file has a page of text; anything larger is another file
+BUDGET = "budget"  # in [train]; people look for it in [run], where it is read as well
 FLOAT_MAX = 1 << 1023  # larger whole numbers do not fit a float
 SHOWN_CHARS = 60  # at most so much of a wrong value, so that the message stays one line
 
@@ -246,15 +249,28 @@ def _in_full(kind: type, table: object, base: Path) -> object:
         table = {SHORT_FOR[kind]: table}
     if not isinstance(table, Mapping):
         return table
-    if kind is ModelConfig:
-        return _model_table(table)
-    if kind is ServeConfig:
-        return _serve_table(table)
-    if kind is AdapterConfig:
-        return _adapter_table(table)
     if kind is RunConfig:
         return _run_table(table, base)
-    return _train_table(table, base) if kind is TrainConfig else table
+    if kind is TrainConfig:
+        return _train_table(table, base)
+    changes = {
+        NodeConfig: _node_table,
+        ModelConfig: _model_table,
+        ServeConfig: _serve_table,
+        AdapterConfig: _adapter_table,
+    }
+    return changes[kind](table) if kind in changes else table
+
+
+def _node_table(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A run's budget is the trainer's own setting: no manifest tells others what may be spent."""
+    run, train = table.get("run"), table.get("train", {})
+    if not isinstance(run, Mapping) or BUDGET not in run or not isinstance(train, Mapping):
+        return table
+    if BUDGET in train:
+        raise ValueError("run.budget and train.budget are both given: leave one out")
+    left = {name: value for name, value in run.items() if name != BUDGET}
+    return {**table, "run": left, "train": {**train, BUDGET: run[BUDGET]}}
 
 
 def _model_table(table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -351,7 +367,10 @@ def _convert_union(hint: Any, limit: object, value: object, key: str, base: Path
             return base / Path(text).expanduser() if text else None
         except RuntimeError as error:
             raise ValueError(f"{key}: {_show(value)}: there is no such user") from error
-    return _convert(of, value, key, base)
+    found = _convert(of, value, key, base)
+    if isinstance(limit, Notice) and not limit.allows(typing.cast("Any", found)):
+        raise ValueError(f"{key} is {limit}, not {_show(value)}")
+    return found
 
 
 def _dataset_path(text: str, key: str) -> Path:
@@ -385,7 +404,7 @@ def _fits(limit: object, value: Any) -> bool:
             return bool(low <= value <= high)  # false for NaN
         case OneOf():
             return value in limit.choices
-        case Tokenizing() | Wandb() | LeaveWhen() | HoursText():
+        case Tokenizing() | Wandb() | LeaveWhen() | HoursText() | Currency():
             return limit.allows(value)
         case Text(longest, least):
             return least <= len(value) <= longest and value.isprintable()

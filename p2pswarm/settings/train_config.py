@@ -4,10 +4,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from p2pswarm.settings.limits import Between, OneOf, Text, TextPlace, Tokenizing, Wandb
+from p2pswarm.settings.limits import (
+    PRICE_PER_HOUR_MAX,
+    Between,
+    Currency,
+    Notice,
+    OneOf,
+    Text,
+    TextPlace,
+    Tokenizing,
+    Wandb,
+)
 
 HELD_OUT_SHARE = 0.1
 """Of the text: the more, the surer the loss on it, and the less is left to learn from."""
+BUDGET_MAX = 1e9  # in any currency, more than a run can cost
 PARTS_MAX = 64  # of a mixture: far more than people tune
 
 
@@ -84,6 +95,17 @@ class TrainConfig:
     other settings; empty: none."""
     fresh_moments: bool = False
     """With `begin_from`: take the weights alone; moments begin with zeros."""
+    price_per_hour: Annotated[float, Between(0.0, PRICE_PER_HOUR_MAX)] = 0.0
+    """What the trainer's own machine costs (docs/cost.md)."""
+    currency: Annotated[str, Currency()] = "USD"
+    """Of all sums of the run."""
+    budget: Annotated[float, Between(0.0, BUDGET_MAX)] = 0.0
+    """The run is saved and ends once it has cost so much; 0: no limit. Also as `run.budget`."""
+    price_limit: Annotated[float, Between(0.0, BUDGET_MAX)] = 0.0
+    """The most an hour that servers which you have not invited count for, all together."""
+    notify: Annotated[str | tuple[str, ...], Notice()] = ""
+    """A command, or a URL of http or https, that hears of a stall, a lost stage, the end, the
+    budget, a failure to save (docs/cost.md)."""
     progress: Annotated[str, OneOf("auto", "live", "lines", "json")] = "auto"
     """What stdout shows; auto: live in a terminal, lines elsewhere; json: one object per line."""
 

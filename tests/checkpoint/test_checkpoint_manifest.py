@@ -1,6 +1,8 @@
 """The manifest: read back as it was written, and refused if anybody touched it."""
 
+import dataclasses
 import json
+from dataclasses import replace
 
 import pytest
 from checkpoint.harness import CUT, HEAD, RUN, TRAINER, WRITER, checkpoint_id, manifest_of
@@ -8,10 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.base.errors import BadCheckpoint, OtherCheckpoint
-from p2pswarm.checkpoint.checkpoint_manifest import FORMAT, TAG, SavedStage, read, sign
+from p2pswarm.checkpoint.checkpoint_manifest import (
+    FORMAT_WITH_COST,
+    FORMATS,
+    TAG,
+    SavedStage,
+    read,
+    sign,
+)
 from p2pswarm.checkpoint.digests import FileDigest
 from p2pswarm.checkpoint.names import stage_file_name
 from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.run.messages.cost import Spent
+from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.settings.parser import RUN_VERSION, STORED_VERSIONS, run_to_json
 
 
@@ -153,10 +164,48 @@ def test_a_configuration_that_is_none_is_refused_when_it_is_asked_for():
         signed.manifest.run_config()
 
 
-def test_another_format_names_the_release_to_install():
-    data = resigned(lambda b: b.update(format=FORMAT + 1, program="9.1"))
+SPENT = Spent("EUR", trainer=1.5, invited=30.25, others=0.5, tokens=4e6, per_hour=1.83)
 
-    with pytest.raises(OtherCheckpoint, match=r"format 3, written by release 9\.1.*install"):
+
+@pytest.mark.parametrize("origin", [None, RunOrigin(b"r" * 16, 7, b"d" * 32, anew=True, before=3)])
+def test_what_the_run_has_cost_is_signed_with_its_state(origin):
+    manifest = replace(MANIFEST, spent=SPENT, origin=origin)
+
+    data = sign(manifest, TRAINER)
+
+    assert read(data).manifest == manifest
+    assert json.loads(data)["manifest"]["format"] == FORMAT_WITH_COST
+
+
+def test_a_run_without_prices_is_read_by_earlier_releases():
+    assert json.loads(DATA)["manifest"]["format"] == min(FORMATS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"currency": "usd"},
+        {"currency": "$\x1b[2J"},
+        {"trainer": -1.0},
+        {"trainer": 1e300},
+        {"trainer": 5},
+        {"trainer": "much"},
+        {"more": 1.0},
+    ],
+)
+def test_sums_that_no_trainer_writes_are_refused(change):
+    def body(old):
+        spent = dataclasses.asdict(SPENT) | change
+        return old | {"format": FORMAT_WITH_COST, "origin": None, "spent": spent}
+
+    with pytest.raises(BadCheckpoint):
+        read(resigned(body))
+
+
+def test_another_format_names_the_release_to_install():
+    data = resigned(lambda b: b.update(format=max(FORMATS) + 1, program="9.1"))
+
+    with pytest.raises(OtherCheckpoint, match=r"format 4, written by release 9\.1.*install"):
         read(data)
 
 

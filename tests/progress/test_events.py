@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given
 
+from p2pswarm.progress.cost_events import BudgetReached, CostSoFar
 from p2pswarm.progress.event_lines import (
     LINE_CHARS_MAX,
     OWN,
@@ -87,6 +88,10 @@ EVENTS = [
     Why("all queues are as long", (4.0, 3.5), 1, seconds=2.0),
     LeadershipTaken(3, 2, seconds=2.0),
     StoodBy("ijklmnop", "trainer ijklmnop at a:1 stands by", seconds=2.0),
+    CostSoFar("USD", 5.1, 24.1, 2.0, 7.0, 0.96, 1.24, 0.12, 0.0, 70e6, 1.83, 150.0, seconds=2.0),
+    CostSoFar("CHF", 1.0, *[0.0] * 8, 2.0, seconds=2.0),
+    BudgetReached(120.0, 150.0, "USD", 2.0, over=False, seconds=2.0),
+    BudgetReached(150.2, 150.0, "USD", 2.0, over=True, seconds=2.0),
     Note("something\nhappened", seconds=2.0),
     Note("look at that machine", "wrongresult", ("abcdefgh",), seconds=2.0),
     Ended(4, "all steps are done", False, 900.0, COUNTS, seconds=9.0),

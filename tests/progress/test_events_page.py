@@ -2,12 +2,12 @@
 
 import ast
 import dataclasses
+import inspect
 import typing
 from pathlib import Path
 
 import pytest
 
-from p2pswarm.progress import events
 from p2pswarm.progress.event_lines import OWN, VERSION
 from p2pswarm.progress.events import KINDS, Departure, Event, MicrobatchCounts, PeerLine
 
@@ -18,7 +18,7 @@ TABLE = "\n\n| in JSON | class | |\n|---|---|---|\n"
 
 def sentences(kind: type) -> dict[str, str]:
     """The sentence of each field of a class."""
-    tree = ast.parse(Path(events.__file__).read_text())
+    tree = ast.parse(inspect.getsource(inspect.getmodule(kind)))
     body = next(
         node.body
         for node in tree.body

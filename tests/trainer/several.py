@@ -17,6 +17,7 @@ from p2pswarm.run.chain.chain import Chain
 from p2pswarm.run.chain.chain_log import VoterRecords
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import VoterId
+from p2pswarm.run.messages.cost import NO_PRICE
 from p2pswarm.run.router import Router
 from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.server.member_session import SavingLimits, ServerContext
@@ -32,6 +33,7 @@ from p2pswarm.trainer.coordinator_io.chain_start import ChainStart, genesis_of
 from p2pswarm.trainer.coordinator_io.checkpoints import SavingPlan
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.participant import Trainer
+from p2pswarm.trainer.members.run_cost import RunCost
 from p2pswarm.trainer.reports.reports import RunFinished
 
 
@@ -63,6 +65,8 @@ class ManyTrainers:
     ) -> None:
         """`target`: where every third step is saved; None: nowhere."""
         self.codec_rule = codec_rule
+        self.price = NO_PRICE
+        """Of each machine."""
         self.target = target
         self.config, self.tasks, self.world = config, tasks, SimWorld(seed)
         self.rng = random.Random(seed)
@@ -74,6 +78,10 @@ class ManyTrainers:
         self.heard = lambda name, report: None
         self.servers: dict[int, asyncio.Task] = {}
         self.serving: dict[int, StageServer] = {}
+
+    def cost_of(self, _name: str) -> RunCost | None:
+        """What adds up the cost of the run at a trainer."""
+        return None
 
     def text_of(self, name: str) -> Corpus:
         """The text that a trainer has."""
@@ -101,6 +109,8 @@ class ManyTrainers:
             trainers=tuple(one.rpc.contact for one in self.trainers.values()),
             saving=self.plan(name),
             codec_rule=self.codec_rule,
+            cost=self.cost_of(name),
+            price=self.price,
         )
         one = self.trainers[name] = OneTrainer(name, rpc, Trainer(context))
         one.task = self.tasks.create_task(self.live(one), context=rpc.suspension.context.copy())
@@ -174,6 +184,7 @@ class ManyTrainers:
             make_router=lambda: Router(random.Random(number)),
             voter=VoterRecords(store, store.restored(self.genesis)),
             saving=SavingLimits(targets=(str(self.target),)),
+            price=self.price,
         )
         server = self.serving[number] = StageServer(context)
         self.servers[number] = self.tasks.create_task(

@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.guard.bans import time_left
-from p2pswarm.progress.events import Relocated, Waiting, called, gain_text, seconds_text
+from p2pswarm.progress.cost_events import CostSoFar
+from p2pswarm.progress.events import (
+    Relocated,
+    Waiting,
+    called,
+    gain_text,
+    long_text,
+    seconds_text,
+)
 from p2pswarm.progress.printable import printable
 from p2pswarm.run.manifest import RunOffer
 from p2pswarm.run.messages.balance import (
@@ -17,7 +25,7 @@ from p2pswarm.run.messages.balance import (
     ServerPreparing,
 )
 from p2pswarm.run.messages.field_limits import PathCounts
-from p2pswarm.run.messages.status import PeerName, RunStatus
+from p2pswarm.run.messages.status import EndRange, PeerName, RunStatus
 
 NO_RUN = "there is no run in this swarm: start one with p2pswarm train run.toml"
 NOT_ASKED = "nothing was decided yet: servers are looked at after each step"
@@ -49,8 +57,12 @@ def as_lines(offer: RunOffer, status: RunStatus | None) -> list[str]:
         f"  servers: {', '.join(_stages(status))}",
         f"  microbatches: {counts}",
     ]
+    if status.ends is not None:
+        lines.append(f"  {_ends(status.ends)}")
+    if status.spent is not None:
+        lines.append(f"  {CostSoFar(**dataclasses.asdict(status.spent)).text}")
     if status.saved is not None and status.saved_ago_s is not None:
-        lines.append(f"  checkpoint: step {status.saved:,}, {_ago(status.saved_ago_s)} ago")
+        lines.append(f"  checkpoint: step {status.saved:,}, {long_text(status.saved_ago_s)} ago")
     names = _names(status.names)
     lines += [
         f"  {_called(ban.peer, names)} is banned for another {time_left(ban.left_s)}: it "
@@ -117,12 +129,9 @@ def _phase(offer: RunOffer, status: RunStatus) -> str:
     return ", ".join(parts)
 
 
-def _ago(seconds: float) -> str:
-    """A time in the unit that people would use."""
-    for unit, size_s in (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0)):
-        if seconds >= 2 * size_s:
-            return f"{seconds / size_s:.0f} {unit}"
-    return f"{seconds:.0f} s"
+def _ends(ends: EndRange) -> str:
+    spread_s = max(ends.latest_s - ends.left_s, ends.left_s - ends.earliest_s)
+    return f"done in {long_text(ends.left_s)}, give or take {long_text(spread_s)}"
 
 
 def _links(links: PathCounts) -> str:

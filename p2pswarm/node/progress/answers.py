@@ -10,14 +10,18 @@ from p2pswarm.net.guard.bans import Ban
 from p2pswarm.plan.move_times import NO_MOVES
 from p2pswarm.progress.events import (
     Checkpointed,
+    Departure,
     Ended,
     Event,
     HeldOut,
+    Left,
     MicrobatchCounts,
     Peers,
+    Started,
     Stepped,
     Waiting,
 )
+from p2pswarm.progress.time_left import TimeLeft
 from p2pswarm.run.messages.balance import (
     BYTES_PER_S_MAX,
     CAPACITIES_TOLD_MAX,
@@ -37,11 +41,13 @@ from p2pswarm.run.messages.balance import (
     StageRate,
     StaysPut,
 )
+from p2pswarm.run.messages.cost import Spent
 from p2pswarm.run.messages.field_limits import REASON_CHARS, SECONDS_MAX, PathCounts
 from p2pswarm.run.messages.status import (
     BANS_TOLD_MAX,
     AskStatus,
     BanStatus,
+    EndRange,
     PeerName,
     RunStatus,
     StageStatus,
@@ -66,8 +72,12 @@ def nameless(_peer: bytes) -> str:
 class LatestStatus:
     """A trainer's answer about its run."""
 
-    def __init__(self, run: bytes, stages: int, done: int = 0, microbatches: int = 0) -> None:
-        """`done`: the steps that were done before; `microbatches`: those of a step."""
+    def __init__(
+        self, run: bytes, stages: int, done: int = 0, microbatches: int = 0, steps: int = 0
+    ) -> None:
+        """`done`: the steps done before; `microbatches`: those of a step; `steps`: all of them."""
+        self._steps = steps
+        self._time_left = TimeLeft()
         self._run = run
         self._stages = stages
         self._microbatches = microbatches
@@ -88,8 +98,14 @@ class LatestStatus:
     def on_event(self, event: Event, now_s: float) -> None:
         """Take an event of the run; only the newest of a kind is kept."""
         match event:
+            case Started():
+                self._time_left.begin(now_s, self._stepped.step if self._stepped else self._first)
+            case Left():
+                if event.why is not Departure.MOVED:
+                    self._time_left.on_loss()
             case Stepped():
                 self._stepped, self._committed_s = event, now_s
+                self._time_left.on_step(now_s, event.step)
             case HeldOut():
                 self._held_out = event.nats_per_token
             case Peers():
@@ -109,10 +125,12 @@ class LatestStatus:
         now_s: float,
         bans: Sequence[Ban] = (),
         name: Callable[[bytes], str] = nameless,
+        spent: Spent | None = None,
     ) -> RunStatus:
         """The run as it stands at `now_s`; `bans`: those of its trainer's node, longest first.
 
-        `name`: what the owner of a peer calls its machine; empty if nobody knows.
+        `name`: what the owner of a peer calls its machine; empty if nobody knows. `spent`: what the
+        run has cost, if whoever asks may know.
         """
         if question.run != self._run:
             raise NotServing(NOT_HERE)
@@ -139,7 +157,16 @@ class LatestStatus:
                 for ban in bans[:BANS_TOLD_MAX]
             ),
             names=_names((ban.peer for ban in bans[:BANS_TOLD_MAX]), name),
+            ends=None if end else self._ends(now_s),
+            spent=None if spent is None or spent.nothing else spent,
         )
+
+    def _ends(self, now_s: float) -> EndRange | None:
+        found = self._time_left.estimate(now_s, self._steps)
+        if found is None:
+            return None
+        times = found.left_s, found.earliest_s, found.latest_s
+        return EndRange(*(min(time_s, SECONDS_MAX) for time_s in times))
 
     def _servers(self) -> tuple[StageStatus, ...]:
         count = Counter((peer.stage, peer.ready) for peer in self._peers.peers)

@@ -133,7 +133,12 @@ def may_vote(rpc: Rpc, peer: bytes) -> bool:
 
     Where strangers may lead, any server may.
     """
-    return not isinstance(rpc, GuardedRpc) or not rpc.gate.refusal(peer, VOTES, time.time())
+    return has_invitation(rpc, peer)
+
+
+def has_invitation(rpc: Rpc, peer: bytes, roles: Access = VOTES) -> bool:
+    """Return whether the run's owner has invited a peer for one of the roles, or trusts all."""
+    return not isinstance(rpc, GuardedRpc) or not rpc.gate.refusal(peer, roles, time.time())
 
 
 def may_vote_here(stack: NodeStack, run: RunConfig) -> bool:

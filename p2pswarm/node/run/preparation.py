@@ -28,12 +28,14 @@ from p2pswarm.models.model_source import resolved
 from p2pswarm.models.own_weights import OwnWeights
 from p2pswarm.node.progress.curves import try_curves
 from p2pswarm.node.progress.event_log import try_event_log
+from p2pswarm.node.progress.notify_io import try_notify
 from p2pswarm.node.progress.wandb_curves import try_wandb
 from p2pswarm.node.run.closed_run import check_closed, owned_by_us
 from p2pswarm.node.run.dataset_commits import goes_on, keep_commits, with_commits
 from p2pswarm.node.run.first_checkpoint import first_checkpoint, own_weights
 from p2pswarm.node.run.references import check_references
 from p2pswarm.node.run.resume import begun_from, resumed_from, writable_store
+from p2pswarm.node.run.run_budget import begun_run, check_budget, spent_before
 from p2pswarm.node.run.run_folder import RunFolder, make_folder, try_folder
 from p2pswarm.node.run.run_match import check_records, check_same, owned_as
 from p2pswarm.node.run.run_text import (
@@ -100,6 +102,7 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
     keep_commits(named, config)
     keep_with_checkpoints(config, tokenizer)
     resumed = _beginning(config, own, text, say)
+    check_budget(config.train, spent_before(config.state, begun_run(config), resumed))
     guessed = asked.run.batch != config.run.batch
     for remark in remarks(config, tokenizer, guessed=guessed):  # last: an error is one line
         log.warning("%s", remark)
@@ -151,7 +154,8 @@ def _check_text(config: NodeConfig, tokenizer: Tokenizer | None) -> None:
     text = corpus.digest()
     if config.state is not None and config.state.is_dir():
         _check_state(config, config.state, text)
-    _beginning(config, None, text, lambda _line: None)
+    resumed = _beginning(config, None, text, lambda _line: None)
+    check_budget(config.train, spent_before(config.state, begun_run(config), resumed))
     check_references(config, corpus)
 
 
@@ -181,6 +185,7 @@ def _trials(config: NodeConfig, writer: str) -> tuple[Callable[[], object], ...]
         lambda: try_curves(train.curves),
         lambda: try_event_log(train.log, "train.log"),
         lambda: try_wandb(train.wandb),
+        lambda: try_notify(train.notify),
     )
 
 

@@ -193,7 +193,7 @@ def resumed_from(target: str, run: RunConfig, corpus: bytes, say: Say) -> Resume
     if before < 0:
         raise Unusable(f"{checkpoint.place} counts fewer updates than steps: name another")
     origin = RunOrigin(manifest.run, manifest.step, checkpoint.digest, before=before)
-    return ResumedFrom(origin, target, checkpoint.folder)
+    return ResumedFrom(origin, target, checkpoint.folder, manifest.spent)
 
 
 def begun_from(target: str, run: RunConfig, corpus: bytes, say: Say, *, fresh: bool) -> ResumedFrom:

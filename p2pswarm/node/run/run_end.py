@@ -30,14 +30,19 @@ class KnownRun:
         """How many steps are done, for sure."""
         return max(self.version or 0, self.head.version)
 
-    def is_over(self, said_by: bytes | None, run: bytes, version: int | None) -> bool:
+    def is_over(
+        self, said_by: bytes | None, run: bytes, version: int | None, *, on_purpose: bool = False
+    ) -> bool:
         """Return whether this word proves the end of the run.
 
         Args:
             said_by: The peer id of the speaker, which its link or its signature proves.
             run: The run that it speaks of.
             version: The number of steps that are done, as it says; None: it does not say.
+            on_purpose: It says that its owner ends the run before its last step.
         """
+        if on_purpose and run == self.run:
+            return version is not None and said_by in self.head.trainers
         if run != self.run or (version is not None and version < self.steps):
             return False
         return self.decided >= self.steps or (version is not None and said_by in self.head.trainers)

@@ -6,6 +6,7 @@ from typing import Annotated
 from p2pswarm.base.ids import Contact
 from p2pswarm.net.wire.message import Message, Range, Size, Trailing, message
 from p2pswarm.run.messages.balance import NOT_MEASURED, Capacity
+from p2pswarm.run.messages.cost import MachinePrice
 from p2pswarm.run.messages.field_limits import (
     GROUP_MAX,
     NAME_CHARS_MAX,
@@ -110,6 +111,8 @@ class Join(Message):
     """Its sum of the step that it computed last, if that is whole and was not averaged away."""
     card: CardBytes = b""
     """Its own: where else it is dialled."""
+    price: Annotated[MachinePrice | None, Trailing()] = None
+    """Of its machine, as its owner has told it; None: the owner has told nothing."""
 
 
 @message(53)

@@ -90,6 +90,8 @@ class Finished(Message):
     reason: Reason
     version: Step | None = None
     """Of the weights at the end: how many steps are done; None if the run has failed."""
+    on_purpose: Annotated[bool, Trailing()] = False
+    """Its owner ends it before its last step, as at the end of a budget: it has not failed."""
 
 
 @message(103)

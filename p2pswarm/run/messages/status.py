@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from p2pswarm.net.wire.message import Message, Range, Size, Trailing, message
+from p2pswarm.run.messages.cost import Spent
 from p2pswarm.run.messages.field_limits import (
     MEMBERS_MAX,
     NAME_CHARS_MAX,
@@ -54,6 +55,15 @@ class BanStatus(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class EndRange(Message):
+    """The time until a run is done, as its trainer guesses."""
+
+    left_s: Seconds
+    earliest_s: Seconds
+    latest_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
 class PeerName(Message):
     """What the owner of a peer calls its machine."""
 
@@ -95,3 +105,7 @@ class RunStatus(Message):
     """Whom the trainer has banned, those for longest first."""
     names: Annotated[tuple[PeerName, ...], Size(BANS_TOLD_MAX), Trailing()] = ()
     """Of those, as far as they are known."""
+    ends: Annotated[EndRange | None, Trailing()] = None
+    """None: it is over, or nothing can be said yet."""
+    spent: Annotated[Spent | None, Trailing()] = None
+    """What the run has cost; told to those whom its owner has invited."""

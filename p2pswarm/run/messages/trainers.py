@@ -5,6 +5,7 @@ from typing import Annotated
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.wire.message import Message, Range, Size, Trailing, message
+from p2pswarm.run.messages.cost import MachinePrice
 from p2pswarm.run.messages.field_limits import (
     TRAINERS_MAX,
     VOTERS_MAX,
@@ -87,13 +88,16 @@ class Trainers(Message):
 class Enlist(Message):
     """Opens a standby's stream with the coordinator, which names it in the next record.
 
-    Answered by `Trainers`, again whenever that changes, `Alive` in between, and `Finished` at the
-    end of the run. A trainer that does not coordinate answers `StandsBy` and ends the stream.
+    Answered by `Trainers`, again whenever that changes, `Alive` or `Spent` in between, and
+    `Finished` at the end of the run. A trainer that does not coordinate answers `StandsBy` and
+    ends the stream.
     """
 
     run: RunId
     address: Annotated[str, Size(300)]
     """Where others dial this trainer."""
+    price: Annotated[MachinePrice | None, Trailing()] = None
+    """Of its machine; None: its owner has told nothing."""
 
 
 @message(94)

@@ -19,6 +19,7 @@ from p2pswarm.run.chain.chain_log import ChainStore, log_entry, log_header
 from p2pswarm.run.chain.record import MEMORY_BYTES, digest
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.checkpoint import LoadState, Saved, Saving
+from p2pswarm.run.messages.cost import Spent
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.settings.config import RunConfig
@@ -442,6 +443,8 @@ class ResumedFrom:
     target: str
     folder: str
     """Of the checkpoint in the target; empty if the target is the checkpoint."""
+    spent: Spent | None = None
+    """What the run had cost by then, as its manifest says."""
 
     def order(self, run: bytes) -> LoadState:
         """Return what a new member is told."""
@@ -468,10 +471,11 @@ def manifest_of(
     what: WriteManifest,
     records: bytes | None,
     began: RunOrigin | None = None,
+    spent: Spent | None = None,
 ) -> CheckpointManifest:
     """Return the manifest of a checkpoint; `records`: its chain, if that is whole.
 
-    `began`: what the run began from.
+    `began`: what the run began from; `spent`: what it has cost, if anything.
     """
     version = what.version
     return CheckpointManifest(
@@ -489,4 +493,5 @@ def manifest_of(
         ),
         stages=what.stages,
         origin=began,
+        spent=None if spent is None or spent.nothing else spent,
     )

@@ -239,7 +239,8 @@ class CheckpointsIo:
         mark = self._marks[version]
         try:
             records = await on_thread(lambda: self._chain.records(mark))
-            about = context.run, context.run_id, action, records, context.began
+            spent = None if context.cost is None else context.cost.spent(self._now_s())
+            about = context.run, context.run_id, action, records, context.began, spent
             manifest = manifest_of(plan, *about)
             await on_thread(lambda: write_manifest(plan.store, manifest, plan.identity, records))
         except (NotSaved, Unusable) as error:

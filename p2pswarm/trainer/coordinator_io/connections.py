@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.cost import NO_PRICE, MachinePrice
 from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.membership import Assigned, StandsBy
 from p2pswarm.run.messages.run import Finished
@@ -35,6 +36,8 @@ class MemberConnection:
     """Its last message says that the run is over; the member then ends the stream."""
     leaves: bool = False
     """The member has said that it leaves."""
+    price: MachinePrice = NO_PRICE
+    """Of the member's machine, as it has told."""
     declined: str | None = None
     """The reason why there is no place for it."""
     ending: bool = False
@@ -121,6 +124,11 @@ class Connections:
             self._of_stage.setdefault(message.stage, {})[connection] = None
             self._alive_s = 0.0 if self._alive_s is None else self._alive_s
             self._tell(connection, message)
+
+    def price_of(self, incarnation: Incarnation) -> MachinePrice:
+        """The price that a member has told of its machine."""
+        connection = self._open.get(incarnation.peer)
+        return NO_PRICE if connection is None else connection.price
 
     def say(self, incarnation: Incarnation, message: Message) -> None:
         """Send a message on the stream of an incarnation, if it is still there."""
@@ -225,9 +233,9 @@ class Connections:
         for connection in self._open.values():
             self._dismiss(connection)
 
-    def finish(self, reason: str, version: int | None = None) -> None:
+    def finish(self, last_word: Finished) -> None:
         """The trainer leaves: tell all members why and how many steps are done; end all streams."""
-        self._closed, self._last_word = True, Finished(reason[:REASON_CHARS], version)
+        self._closed, self._last_word = True, last_word
         for connection in self._open.values():
             self._dismiss(connection)
 

@@ -17,6 +17,8 @@ from p2pswarm.net.wire.message import Message
 from p2pswarm.progress.events import Report
 from p2pswarm.run.member_view import Incarnation, contact
 from p2pswarm.run.messages.checkpoint import LoadState
+from p2pswarm.run.messages.cost import NO_PRICE
+from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.membership import (
     Join,
     Leaving,
@@ -26,6 +28,7 @@ from p2pswarm.run.messages.membership import (
     PrepareStage,
     StandsBy,
 )
+from p2pswarm.run.messages.run import Finished
 from p2pswarm.run.messages.state import FetchPieces, FetchSaved
 from p2pswarm.run.messages.trainers import Trainers, Unheard
 from p2pswarm.run.state.base import Snapshot
@@ -46,6 +49,7 @@ from p2pswarm.trainer.coordinator_io.trainer_context import Proof, TrainerContex
 from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.members.quarantine import Quarantines
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.cost import ServerPriced
 from p2pswarm.trainer.reports.reports import (
     FactsKnown,
     LastLeaves,
@@ -206,10 +210,11 @@ class CoordinatorIo:
         self._connections.abandon(then)
         self.pump()
 
-    async def finish(self, reason: str) -> None:
+    async def finish(self, reason: str, *, on_purpose: bool = False) -> None:
         """Say goodbye to all members, and wait until they have heard it."""
         self._close()
-        self._connections.finish(reason, self.coordinator.step)
+        last_word = Finished(reason[:REASON_CHARS], self.coordinator.step, on_purpose)
+        self._connections.finish(last_word)
         self.pump()
         await self._empty.wait()
 
@@ -225,6 +230,7 @@ class CoordinatorIo:
             raise BadMessage(f"a member without an address: {error}") from error
         self._context.cards.learn(stream.peer.raw, join.card, stream.peer)
         connection, reason = self._connections.open(stream.peer.raw), "it ended its stream"
+        connection.price = join.price or NO_PRICE
         self._empty.clear()
         try:
             async with asyncio.timeout(None) as scope:
@@ -494,6 +500,8 @@ class CoordinatorIo:
                 self._connections.say(incarnation, MayLeave(may))
             case act.Assign():
                 self._connections.assign(action.incarnation, action.message)
+                price = self._connections.price_of(action.incarnation)
+                self._context.report(ServerPriced(action.incarnation, price))
                 self.coordinator.silence.on_word(action.incarnation, self.now_s())  # its Join
                 self._owner.on_member()
                 if action.message.loads:

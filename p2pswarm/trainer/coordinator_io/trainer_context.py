@@ -10,12 +10,14 @@ from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.progress.events import Report
 from p2pswarm.run.member_cards import NO_CARDS, MemberCards
+from p2pswarm.run.messages.cost import NO_PRICE, MachinePrice
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.balance.codec_choice import CodecRules, MeasuredCodecs
 from p2pswarm.trainer.coordinator_io.chain_start import ChainStart
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom, SavingPlan
+from p2pswarm.trainer.members.run_cost import RunCost
 
 Proof = Callable[[int], Iterator[bytes]]
 """Makes the digest of a stage's state, in steps; the last value counts. Blocks, raises Unusable."""
@@ -55,5 +57,9 @@ class TrainerContext:
     """Called when samples cannot be read any more; what it does not raise is waited for."""
     codec_rule: CodecRules = MeasuredCodecs
     """Makes the rule that chooses codecs, in a run that measures for it."""
+    cost: RunCost | None = None
+    """What the run has cost, for standbys and for checkpoints; None: nobody adds it up."""
+    price: MachinePrice = NO_PRICE
+    """Of this trainer's own machine."""
     may_vote: Callable[[bytes], bool] = lambda _server: True
     """Whether a server may be named as a voter: in an open run not all may."""

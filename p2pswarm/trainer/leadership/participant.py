@@ -26,6 +26,7 @@ from p2pswarm.run.chain.participant import ChainParticipant
 from p2pswarm.run.chain.record import CommitRecord, RecordKind, VoterId, digest
 from p2pswarm.run.member_cards import with_cards
 from p2pswarm.run.member_view import contact
+from p2pswarm.run.messages.cost import NO_PRICE
 from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.membership import Join, StandsBy
 from p2pswarm.run.messages.run import Finished, OtherVersion, RunOver
@@ -57,6 +58,7 @@ from p2pswarm.trainer.leadership.rollback import Rollback
 from p2pswarm.trainer.leadership.rollback_io import RollbackIo
 from p2pswarm.trainer.leadership.standby_streams import CoordinatorStream, StandbyStreams
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.cost import StandbyPriced
 from p2pswarm.trainer.reports.leadership import Leads, SteppedDown, TrainerEnlisted, VotesLacking
 from p2pswarm.trainer.reports.reports import ChainGrown, RunFinished, WentBack
 
@@ -111,7 +113,7 @@ class Trainer:
         self._roll = KnownTrainers(context.rpc.contact)
         for trainer in context.trainers:
             self._roll.on_trainer(trainer)
-        self._standbys = StandbyStreams(self._roll, self._announce)
+        self._standbys = StandbyStreams(self._roll, self._announce, context.cost)
         self._coordination: CoordinatorIo | None = None
         """The run under this trainer, also when it is over; None while another one leads."""
         self._stack = AsyncExitStack()
@@ -171,8 +173,9 @@ class Trainer:
         elif over:
             reason = ended.reason if ended else LEAVES
             version = self._coordination.coordinator.step
-            self._standbys.close(Finished(reason[:REASON_CHARS], version))
-            await self._coordination.finish(reason)
+            early = ended is not None and not ended.failed and version < self._context.run.steps
+            self._standbys.close(Finished(reason[:REASON_CHARS], version, early))
+            await self._coordination.finish(reason, on_purpose=early)
         else:
             self._standbys.close(None)
             self._coordination.step_down(StandsBy(b"", "", self._coordination.term))
@@ -223,6 +226,11 @@ class Trainer:
         if self._coordination.keeper is not None:
             await self._coordination.keeper.finish()
 
+    def end(self, reason: str) -> None:
+        """End the run before its last step: servers and standbys are told why, and leave."""
+        if self._coordination is not None:
+            self._over(RunFinished(reason, failed=False))
+
     async def weights(self, sizes: Sequence[StateSize]) -> list[Snapshot]:
         """Download the state of every stage from its servers; the steps stand still meanwhile."""
         if self._coordination is None:
@@ -268,13 +276,18 @@ class Trainer:
         if self._coordination is None:
             await stream.send(self._standing())
             return
-        self._context.report(TrainerEnlisted(stream.peer.raw, str(contact.address)))
+        peer = stream.peer.raw
+        self._context.report(TrainerEnlisted(peer, str(contact.address)))
+        self._context.report(StandbyPriced(peer, enlist.price or NO_PRICE))
         try:
             await self._standbys.attend(stream, contact)
         except SwarmError:
-            self._doubt(stream.peer.raw)
+            self._doubt(peer)
             raise
-        self._doubt(stream.peer.raw)
+        finally:
+            if peer not in self._roll.standbys:
+                self._context.report(StandbyPriced(peer, None))
+        self._doubt(peer)
 
     async def _give_saved(self, stream: Stream, asked: FetchSaved) -> None:
         self._check_run(asked.run)
@@ -451,7 +464,7 @@ class Trainer:
     def _on_finished(self, finished: Finished) -> None:
         """The coordinator says that the run is over; its last record may not have come here."""
         version = max(finished.version or 0, self._seat.learner.chain.head.version)
-        failed = version < self._context.run.steps
+        failed = version < self._context.run.steps and not finished.on_purpose
         self._over(RunFinished(finished.reason, failed, version))
 
     def _over(self, finished: RunFinished) -> None:

@@ -16,6 +16,7 @@ from p2pswarm.net.rpc.base import Stream
 from p2pswarm.run.chain.chain_node import ChainNode
 from p2pswarm.run.chain.participant import ChainParticipant
 from p2pswarm.run.member_cards import learn_all
+from p2pswarm.run.messages.cost import Spent
 from p2pswarm.run.messages.membership import StandsBy
 from p2pswarm.run.messages.run import Finished
 from p2pswarm.run.messages.trainers import (
@@ -30,9 +31,11 @@ from p2pswarm.run.messages.trainers import (
 from p2pswarm.trainer.coordinator_io.server_reports import references_of
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.known_trainers import PAUSE_S, CoordinatorSearch, KnownTrainers
+from p2pswarm.trainer.members.run_cost import RunCost
 from p2pswarm.trainer.reports.leadership import StandbyTaken
 
 HEARD_S = 2.0  # for the last word to reach a standby
+SPENT_EVERY_S = 5.0  # a takeover forgets no more of what the run has cost
 
 
 class _StandbyStream:
@@ -49,9 +52,12 @@ class StandbyStreams:
     coordinator is gone, as far as the standby can tell.
     """
 
-    def __init__(self, roll: KnownTrainers, changed: Callable[[], None]) -> None:
-        """`changed` is called when a standby is gone."""
+    def __init__(
+        self, roll: KnownTrainers, changed: Callable[[], None], cost: RunCost | None = None
+    ) -> None:
+        """`changed` is called when a standby is gone; `cost`: what the run has cost so far."""
         self._roll = roll
+        self._cost = cost
         self._changed = changed
         self._open: dict[bytes, _StandbyStream] = {}
         self._former = 0
@@ -115,8 +121,12 @@ class StandbyStreams:
     async def _talk(self, stream: Stream, standby: _StandbyStream) -> None:
         told: Trainers | None = None
         begun, quarantines = 0, self._roll.quarantines
+        clock, spent_s = asyncio.get_running_loop().time, -math.inf
         while not standby.over:
             standby.waker.clear()
+            if told is not None and not self.quiet and clock() >= spent_s + SPENT_EVERY_S:
+                spent_s = clock()
+                await self._tell_cost(stream, spent_s)
             news = told != self._trainers or begun != quarantines.begun
             if self._trainers is not None and news:
                 told, begun = self._trainers, quarantines.begun
@@ -127,6 +137,11 @@ class StandbyStreams:
             with suppress(TimeoutError):
                 async with asyncio.timeout(ALIVE_S):
                     await standby.waker.wait()
+
+    async def _tell_cost(self, stream: Stream, now_s: float) -> None:
+        """Tell what the run has cost, which a standby keeps: it may lead next."""
+        if self._cost is not None and not (spent := self._cost.spent(now_s)).nothing:
+            await stream.send(spent)
 
     def _end(self, peer: bytes, last: Finished | None) -> None:
         standby = self._open.pop(peer, None)
@@ -172,6 +187,7 @@ class CoordinatorStream:
         self._roll = roll
         self._over = over
         self._report = context.report
+        self._cost, self._price = context.cost, context.price
         self._tasks = tasks
         self._search = CoordinatorSearch()
         self._task: asyncio.Task[None] | None = None
@@ -214,7 +230,7 @@ class CoordinatorStream:
     async def _enlist(self, to: Contact) -> None:
         """Stand by with one trainer, if it coordinates."""
         assert to.peer is not None, "trainers are known by their ids"
-        opening = Enlist(self._run, str(self._rpc.contact.address))
+        opening = Enlist(self._run, str(self._rpc.contact.address), self._price.told)
         try:
             await self._fetch_references(to)
             async with asyncio.timeout(SILENCE_S) as silence:
@@ -272,6 +288,9 @@ class CoordinatorStream:
                         self._node.catch_up(to.peer.raw)
                 case Alive():
                     pass
+                case Spent():
+                    if self._cost is not None:
+                        self._cost.on_sums(message, asyncio.get_running_loop().time())
                 case StandsBy():
                     self._search.on_hint(message.contact)
                     return False

@@ -50,3 +50,16 @@ def test_a_word_without_a_number_proves_nothing_by_itself():
 
 def test_the_end_of_another_run_is_not_this_ones():
     assert not known(version=STEPS).is_over(FOUNDER, b"o" * 16, STEPS)
+
+
+def test_an_owner_may_end_its_run_before_the_last_step():
+    """As at the end of a budget: a machine that costs money does not wait for more."""
+    assert known().is_over(FOUNDER, RUN, STEPS - 1, on_purpose=True)
+
+
+@pytest.mark.parametrize(
+    ("said_by", "run", "version"),
+    [(STRANGER, RUN, 1), (None, RUN, 1), (FOUNDER, b"o" * 16, 1), (FOUNDER, RUN, None)],
+)
+def test_an_end_on_purpose_is_believed_of_a_trainer_of_the_run_alone(said_by, run, version):
+    assert not known(version=1).is_over(said_by, run, version, on_purpose=True)

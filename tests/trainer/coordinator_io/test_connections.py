@@ -72,7 +72,7 @@ def test_who_is_evicted_hears_what_waits_and_no_more():
     connections.publish([joined(1)], 0.0)
     assert not ann.dismissed
 
-    connections.finish("done")
+    connections.finish(Finished("done"))
 
     assert ann.ending
     assert not ann.over
@@ -159,7 +159,7 @@ def test_one_without_a_place_hears_nothing_and_ends():
 def test_at_the_end_everybody_is_told_why_assigned_or_not():
     connections, (ann, bob) = opened(ANN, BOB)
     connections.assign(FIRST, ASSIGNED)
-    connections.finish("done")
+    connections.finish(Finished("done"))
     late = connections.open(b"c" * 32)
 
     assert said(connections, ann) == [ASSIGNED, Finished("done")]
@@ -169,7 +169,7 @@ def test_at_the_end_everybody_is_told_why_assigned_or_not():
 
 def test_the_last_word_says_how_many_steps_are_done():
     connections, (ann,) = opened(ANN)
-    connections.finish("done", 100)
+    connections.finish(Finished("done", 100))
 
     assert said(connections, ann) == [Finished("done", 100)]
 
