@@ -35,7 +35,7 @@ tensors discovery/dht discovery/gossip reach/nat reach/punch reach/relay run/acc
 run run/averaging run/state node/stack
 checkpoint models/rounding models/base_weights trainer/reports
 models/compute trainer/members
-models/check
+models/check server/waits
 server/devices trainer/balance
 server trainer/step
 trainer/coordinator

@@ -210,6 +210,10 @@ class Averaging:
         """A new view is here: it may name a peer that a delivery looks for."""
         self._viewed.fire()
 
+    def missing(self) -> list[bytes]:
+        """Return of which members something has not come."""
+        return [peer for round_ in self._ongoing for peer in round_.missing_peers()]
+
     def end_before(self, turn: RoundId) -> None:
         """A newer order is here: an averaging of an older one ends."""
         for round_, ongoing in self._ongoing.items():

@@ -79,6 +79,13 @@ class KeyShares:
         return tuple(peer for peer in to if peer != self._me)
 
     @property
+    def missing(self) -> list[bytes]:
+        """Return whose shares are not here, ours left out; the collector's list stands for all."""
+        if self._collector is not None and not self.collects:
+            return [] if self.whole else [self._collector]
+        return [peer for peer in self._group if peer != self._me and peer not in self._shares]
+
+    @property
     def whole(self) -> bool:
         """Return whether every member's share is here."""
         return len(self._shares) == len(self._group)
@@ -220,6 +227,11 @@ class Round:
     def complete(self) -> bool:
         """Return whether every piece has come, and ours are reduced."""
         return not self._missing and not self._parts_missing
+
+    def missing_peers(self) -> list[bytes]:
+        """Return the members of whom a piece, or the share of the key, is not here."""
+        pieces = dict.fromkeys(wanted.sender for wanted in self._missing)
+        return list(pieces) if pieces else self.key_shares.missing
 
     def has_parts(self, index: int) -> bool:
         """Return whether every part of a piece of ours has come."""

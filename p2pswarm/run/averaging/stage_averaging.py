@@ -56,6 +56,10 @@ class StageAveraging:
         self._tied.members_changed()
         self._second.members_changed()
 
+    def missing(self) -> list[bytes]:
+        """Return of which members something has not come, in the averagings under way."""
+        return [*self._rest.missing(), *self._tied.missing(), *self._second.missing()]
+
     async def average(self, order: Reduce, sums: Sums) -> AveragedGradient:
         """Do what the trainer ordered; `sums` then holds the reduced gradient."""
         parts = sums.apart()

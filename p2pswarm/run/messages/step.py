@@ -24,6 +24,7 @@ from p2pswarm.run.messages.field_limits import (
     Step,
     SumScale,
 )
+from p2pswarm.run.messages.waits import StepSeconds
 from p2pswarm.tensors.codecs.meta import TensorMeta
 
 STEPS_TOLD_MAX = 3  # ahead: with a delay a record chooses the codecs of the third step from its own
@@ -170,6 +171,8 @@ class Reduced(Message):
     """Of the state that the member computed the step with; empty from an observer without it."""
     tied: TiedReduced | None = None
     """At an end of a tied model; `digest` is then of both, and `squared_norm` of all else."""
+    seconds: Annotated[StepSeconds | None, Trailing()] = None
+    """Where the member's time went since its answer of the step before; None from an observer."""
 
 
 @message(112)
