@@ -38,6 +38,7 @@ models/compute trainer/members
 models/check server/waits
 server/devices trainer/balance
 server trainer/step
+trainer/stall
 trainer/coordinator
 trainer/coordinator_io node/progress
 trainer/leadership node/run
@@ -154,6 +155,7 @@ SHELL = frozenset(
         "trainer/coordinator_io/checkpoints_io.py",
         "trainer/coordinator_io/coordinator_io.py",
         "trainer/coordinator_io/dispatch.py",
+        "trainer/coordinator_io/stalls_io.py",
         "trainer/leadership/handover_io.py",
         "trainer/leadership/participant.py",
         "trainer/leadership/rollback_io.py",

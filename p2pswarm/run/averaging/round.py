@@ -229,9 +229,13 @@ class Round:
         return not self._missing and not self._parts_missing
 
     def missing_peers(self) -> list[bytes]:
-        """Return the members of whom a piece, or the share of the key, is not here."""
-        pieces = dict.fromkeys(wanted.sender for wanted in self._missing)
-        return list(pieces) if pieces else self.key_shares.missing
+        """Return the members of whom a piece, or the share of the key, is not here.
+
+        Those who owe parts stand for all: the reduced pieces of others may wait for the same parts.
+        """
+        parts = dict.fromkeys(wanted.sender for wanted in self._missing if not wanted.gathered)
+        pieces = parts or dict.fromkeys(wanted.sender for wanted in self._missing)
+        return list(pieces) or self.key_shares.missing
 
     def has_parts(self, index: int) -> bool:
         """Return whether every part of a piece of ours has come."""

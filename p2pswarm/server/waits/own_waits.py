@@ -102,8 +102,8 @@ class OwnWaits:
     ) -> ServerWaits:
         """Return the answer to `AskWaits`.
 
-        `away`: since when microbatches wait for their gradients; `held_by`: who has them. `missing`:
-        of whom something of the averaging has not come.
+        `away`: since when microbatches wait for their gradients; `held_by`: who has them.
+        `missing`: of whom something of the averaging has not come.
         """
         gradients = {(key, held_by[key]): at_s for key, at_s in away.items() if key in held_by}
         return ServerWaits(

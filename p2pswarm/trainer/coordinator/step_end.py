@@ -29,6 +29,7 @@ from p2pswarm.trainer.step.reduction import (
 )
 from p2pswarm.trainer.step.stage_digests import OTHER_GRADIENT, as_recorded
 from p2pswarm.trainer.step.step import Phase, Step
+from p2pswarm.trainer.step.step_times import StepTimes
 
 
 def to_decide(
@@ -80,6 +81,7 @@ class StepEnd:
         self._probation = records.probation
         self._codecs = records.codecs
         self._deciding: tuple[Reduction, Decided] | None = None
+        self._times = StepTimes()
 
     def on_reduction(
         self, by: Incarnation, generation: int, answer: Reduced, now_s: float
@@ -92,6 +94,8 @@ class StepEnd:
         if reduction.sound(by, answer):
             self._admission.on_state(by, self._step.number, answer.state)
             reduction.on_answer(by, answer)
+            if by in reduction.stages:
+                self._times.on_answer(by, reduction.stages[by], answer.seconds, now_s)
         elif reduction.awaits(by):
             reason = "it answered a reduction with what no gradient of its stage can have"
             effects = self._incarnations.evict(by, reason, now_s)
@@ -142,6 +146,7 @@ class StepEnd:
         """Every stage has counted all of the step: average the sums."""
         step = self._step
         step.phase = Phase.REDUCING
+        self._times.on_reduce(step.last_journey(), now_s)
         groups = [self._members.group(stage) for stage in range(self._config.stages)]
         proven = self._probation.proven
         new = any(not proven(one.incarnation.peer) for each in groups for one in each.members)
@@ -275,6 +280,7 @@ class StepEnd:
         step.phase = Phase.DECIDING
         self._deciding = reduction, decided
         self._reductions.on_decision(now_s)
+        self._times.on_averaging(now_s)
         suspects = self._blame.on_averaging(reduction.stages, step.who_counted)
         effects = Effects([*suspects], Change.PHASE)
         if self._blame.averaging.trials:
@@ -310,6 +316,8 @@ class StepEnd:
         effects.actions += chosen
         effects.actions += step.evaluation()
         effects.actions.append(step.report(decided.gradient_norm, rate))
+        begun_s, stages = step.in_flight.begun_s, self._config.stages
+        effects.actions += self._times.on_commit(done, stages, begun_s, now_s)
         step.begin_next()
         self._incarnations.begin_step()
         if step.number < self._config.steps:
