@@ -178,7 +178,7 @@ class SessionParts:
             coming=scheduler.coming(),
             away=self.worker.away,
             held_by=scheduler.held_by(),
-            missing=averaging.missing(),
+            missing=averaging.lacks(),
             broken=dict.fromkeys(broken),
             unheard_s=unheard_s,
         )

@@ -84,6 +84,17 @@ class ComputingNow(Message):
     """How long one takes; None: not measured yet."""
 
 
+class PieceKind(IntEnum):
+    """What a member of an averaging lacks; each kind is made of the one before."""
+
+    PARTS = 0
+    """Parts of the sums of others."""
+    REDUCED = 1
+    """Pieces that others reduce."""
+    SHARES = 2
+    """Words of others that they have all pieces."""
+
+
 @dataclass(frozen=True, slots=True)
 class AveragingNow(Message):
     """The averaging that a server takes part in."""
@@ -94,6 +105,8 @@ class AveragingNow(Message):
     """Some of those of whom something has not come yet; none: it waits for its own processor."""
     lack: Count
     """How many they are."""
+    lacks: Annotated[int, Range(0, len(PieceKind) - 1)]
+    """A `PieceKind`: what these owe. Who lacks a later kind has all of the former ones."""
 
 
 @message(151)

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from p2pswarm.base.estimates import Ema
 from p2pswarm.models.compute.base import Key
+from p2pswarm.run.averaging.round import MissingPieces
 from p2pswarm.run.messages.field_limits import SECONDS_MAX, Work
 from p2pswarm.run.messages.waits import (
     WAITS_TOLD_MAX,
@@ -96,14 +97,14 @@ class OwnWaits:
         coming: int,
         away: Mapping[Key, float],
         held_by: Mapping[Key, bytes],
-        missing: Iterable[bytes],
+        missing: MissingPieces,
         broken: Iterable[bytes],
         unheard_s: float,
     ) -> ServerWaits:
         """Return the answer to `AskWaits`.
 
         `away`: since when microbatches wait for their gradients; `held_by`: who has them.
-        `missing`: of whom something of the averaging has not come.
+        `missing`: of the averaging.
         """
         gradients = {(key, held_by[key]): at_s for key, at_s in away.items() if key in held_by}
         return ServerWaits(
@@ -127,12 +128,12 @@ class OwnWaits:
         microbatch, work, since_s = self._computing
         return ComputingNow(microbatch, work, _ago(since_s, now_s), self._usual_s[work].value)
 
-    def _averaging_now(self, missing: Iterable[bytes], now_s: float) -> AveragingNow | None:
+    def _averaging_now(self, missing: MissingPieces, now_s: float) -> AveragingNow | None:
         if self._averaging is None:
             return None
         step, since_s = self._averaging
-        lack = tuple(dict.fromkeys(missing))
-        return AveragingNow(step, _ago(since_s, now_s), lack[:WAITS_TOLD_MAX], len(lack))
+        kind, lack = missing.first
+        return AveragingNow(step, _ago(since_s, now_s), lack[:WAITS_TOLD_MAX], len(lack), kind)
 
 
 def _ago(at_s: float, now_s: float) -> float:

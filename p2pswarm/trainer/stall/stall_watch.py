@@ -21,6 +21,8 @@ FIRST_S = 60.0  # before a step was measured: first passes are slow
 MEASURED = 32  # steps remembered
 AGAIN_S = 5.0  # until a stall is looked at again; twice as long each time
 AGAIN_MAX_S = 600.0
+VAGUE = (StallCause.UNKNOWN, StallCause.QUEUE)
+"""What a second look may find once the cause is over; people were told the cause."""
 
 
 class StallWatch:
@@ -81,7 +83,8 @@ class StallWatch:
             return  # it is done meanwhile
         self._asks = False
         found = verdict(view, answers)
-        if self._told is None or self._told.names != found.names:
+        again = self._told is not None and found.cause in VAGUE
+        if self._told is None or (self._told.names != found.names and not again):
             self._told = found
             self._reports.append(self._report(found, now_s - self._begun_s))
 

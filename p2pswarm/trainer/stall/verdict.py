@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from p2pswarm.base.ids import PeerId
 from p2pswarm.run.messages.field_limits import Work
-from p2pswarm.run.messages.waits import ServerWaits
+from p2pswarm.run.messages.waits import PieceKind, ServerWaits
 from p2pswarm.trainer.reports.step_seconds import StallCause
 from p2pswarm.trainer.stall.trainer_view import TrainerView
 from p2pswarm.trainer.step.stalls import HeldMicrobatch
@@ -50,19 +50,20 @@ class StallVerdict:
 
 def verdict(view: TrainerView, answers: Answers) -> StallVerdict:
     """Return the likeliest cause."""
-    found = (
-        _unserved(view)
-        or _network(view, answers)
-        or _silent(view, answers)
-        or _deaf(view, answers)
-        or _votes(view)
-        or (_averaging(view, answers) if view.phase is Phase.REDUCING else _filling(view, answers))
-        or _rest(view, answers)
+    averages = view.phase is Phase.REDUCING
+    rules = (
+        *(_unserved, _network, _silent, _votes),
+        *((_partner,) if averages else (_link, _slow, _apart_by_both)),
+        _deaf,
+        *((_late_averaging, _own_work) if averages else (_full,)),
+        _rest,
     )
-    return found or StallVerdict(StallCause.UNKNOWN, (), (), "nothing tells why")
+    found = (rule(view, answers) for rule in rules)
+    unknown = StallVerdict(StallCause.UNKNOWN, (), (), "nothing tells why")
+    return next((one for one in found if one is not None), unknown)
 
 
-def _unserved(view: TrainerView) -> StallVerdict | None:
+def _unserved(view: TrainerView, _answers: Answers) -> StallVerdict | None:
     if not view.unserved:
         return None
     stages = ", ".join(map(str, view.unserved))
@@ -106,8 +107,19 @@ def _silent(view: TrainerView, answers: Answers) -> StallVerdict | None:
         tuple(here),
         tuple(view.stages[peer] for peer in here),
         f"{_who(view, worst)} does not answer, and was heard last {said_s:.1f} s ago"
-        f"{_has(view, worst)}{others}",
+        f"{_has(view, worst)}{others}{_as_others_say(answers, worst)}",
     )
+
+
+def _as_others_say(answers: Answers, peer: bytes) -> str:
+    """What servers that answer say of one that does not."""
+    others = [said for said in answers.values() if said is not None]
+    broken = sum(peer in said.broken for said in others)
+    if broken:
+        return f"; {broken} of {len(others)} other servers say that nothing comes from it"
+    if others:
+        return "; no other server says so: it may be its link to this trainer alone"
+    return ""
 
 
 def _deaf(view: TrainerView, answers: Answers) -> StallVerdict | None:
@@ -130,7 +142,7 @@ def _is_waited_for(view: TrainerView, peer: bytes) -> bool:
     return holds or peer in view.averaging or peer in view.promises or peer in view.owing
 
 
-def _votes(view: TrainerView) -> StallVerdict | None:
+def _votes(view: TrainerView, _answers: Answers) -> StallVerdict | None:
     if view.phase is not Phase.DECIDING:
         return None
     return StallVerdict(
@@ -138,35 +150,37 @@ def _votes(view: TrainerView) -> StallVerdict | None:
     )
 
 
-def _averaging(view: TrainerView, answers: Answers) -> StallVerdict | None:
+def _partner(view: TrainerView, answers: Answers) -> StallVerdict | None:
     """A member of a stage, or a link within it, holds up the averaging."""
-    lacks = {
-        peer: _missing(answers, peer)
-        for peer in view.averaging
-        if (said := answers.get(peer)) is not None and said.averaging is not None
-    }
-    idle = [peer for peer in view.averaging if peer not in lacks and answers.get(peer) is not None]
+    lacks = {peer: missing for peer in view.averaging if (missing := _missing(answers, peer))}
+    first = min((_kind(answers, peer) for peer in lacks), default=0)
+    # who owes an earlier kind holds up all others
+    lacks = {peer: missing for peer, missing in lacks.items() if _kind(answers, peer) == first}
     wanted = Counter(peer for missing in lacks.values() for peer in missing if peer in view.stages)
     if not wanted:
-        for peer in idle:
-            return _late_averaging(view, answers, peer)
-        return _own_work(view, lacks)
+        return None
     most = max(wanted, key=lambda peer: (wanted[peer], peer))
     if wanted[most] < PARTNERS_MIN:
         return _road(view, answers, lacks, most)
-    waits = sorted(peer for peer in lacks if most in lacks[peer])
+    word = _own_word(answers, most) or "; it answers nobody in time"
     return StallVerdict(
         StallCause.AVERAGING,
         (most,),
         (view.stages[most],),
-        f"{len(waits)} servers of stage {view.stages[most]} wait for {_who(view, most)} in the "
-        f"averaging{_own_word(answers, most)}",
+        f"{wanted[most]} servers of stage {view.stages[most]} wait for {_who(view, most)} in the "
+        f"averaging{word}",
     )
 
 
 def _missing(answers: Answers, peer: bytes) -> tuple[bytes, ...]:
     said = answers.get(peer)
     return () if said is None or said.averaging is None else said.averaging.missing
+
+
+def _kind(answers: Answers, peer: bytes) -> int:
+    """What a server lacks in an averaging."""
+    said = answers.get(peer)
+    return len(PieceKind) if said is None or said.averaging is None else said.averaging.lacks
 
 
 def _road(
@@ -186,45 +200,58 @@ def _road(
     )
 
 
-def _late_averaging(view: TrainerView, answers: Answers, peer: bytes) -> StallVerdict:
+def _late_averaging(view: TrainerView, answers: Answers) -> StallVerdict | None:
     """A member that answers does not average, though it was told to."""
-    computing = _computing(view, answers, peer, slow=SLOW)
-    if computing is not None:
-        return computing
-    return StallVerdict(
-        StallCause.AVERAGING,
-        (peer,),
-        (view.stages[peer],),
-        f"{_who(view, peer)} has not begun to average{_own_word(answers, peer)}",
-    )
-
-
-def _own_work(view: TrainerView, lacks: Mapping[bytes, Sequence[bytes]]) -> StallVerdict | None:
-    """Nobody lacks anything of anybody: who is left works by itself."""
-    for peer in sorted(lacks):
+    for peer in view.averaging:
+        said = answers.get(peer)
+        if said is None or said.averaging is not None:
+            continue
+        if (computing := _computing(view, answers, peer)) is not None:
+            return computing
         return StallVerdict(
             StallCause.AVERAGING,
             (peer,),
             (view.stages[peer],),
-            f"{_who(view, peer)} has all that it averages, and is not done",
+            f"{_who(view, peer)} has not begun to average{_own_word(answers, peer)}",
         )
     return None
 
 
-def _filling(view: TrainerView, answers: Answers) -> StallVerdict | None:
-    """The microbatches: whoever has had one longest, and from whom it has it."""
-    for rule in (_link, _slow, _full):
-        for one in view.held:
-            if (found := rule(view, answers, one)) is not None:
-                return found
+def _own_work(view: TrainerView, answers: Answers) -> StallVerdict | None:
+    """Nobody lacks anything of anybody: who is left works by itself."""
+    for peer in view.averaging:
+        said = answers.get(peer)
+        if said is not None and said.averaging is not None and not said.averaging.missing:
+            return StallVerdict(
+                StallCause.AVERAGING,
+                (peer,),
+                (view.stages[peer],),
+                f"{_who(view, peer)} has all that it averages, and is not done",
+            )
     return None
 
 
-def _link(view: TrainerView, answers: Answers, one: HeldMicrobatch) -> StallVerdict | None:
-    """What a server has given does not get to the next, though both answer.
+def _apart_by_both(view: TrainerView, answers: Answers) -> StallVerdict | None:
+    """Two servers beside each other say of each other that nothing comes from there."""
+    for peer, said in answers.items():
+        for other in () if said is None else said.broken:
+            there = answers.get(other)
+            if other in view.stages and there is not None and peer in there.broken:
+                return _broken(view, answers, *sorted((peer, other), key=lambda p: view.stages[p]))
+    return None
 
-    The trainer says that `one.holder` has it. Either it is done with it, and its receiver has
-    nothing; or it has nothing itself, and its giver still gives.
+
+def _link(view: TrainerView, answers: Answers) -> StallVerdict | None:
+    """What a server has given does not get to the next, though both answer."""
+    found = (_link_of(view, answers, one) for one in view.held)
+    return next((one for one in found if one is not None), None)
+
+
+def _link_of(view: TrainerView, answers: Answers, one: HeldMicrobatch) -> StallVerdict | None:
+    """The trainer says that `one.holder` has it.
+
+    Either it is done with it, and its receiver has nothing; or it has nothing itself, and its giver
+    still gives.
     """
     said = answers.get(one.holder.peer)
     if said is None or (_has_work(said) and not one.waits):
@@ -269,29 +296,31 @@ def _apart(
 
 def _broken(view: TrainerView, answers: Answers, source: bytes, target: bytes) -> StallVerdict:
     """One finds that the other does not answer it, and both answer the trainer."""
-    answer = "both answer" if answers.get(target) is not None else "the first answers"
+    there = answers.get(target)
+    says = "both say" if there is not None and source in there.broken else "the first says"
+    answer = "both answer" if there is not None else "the first answers"
     return StallVerdict(
         StallCause.LINK,
         (source, target),
         (view.stages[source], view.stages[target]),
-        f"nothing passes between {_who(view, source)} and {_who(view, target)}, as the first says"
-        f"{_nothing_came(answers, target)}; {answer} the trainer",
+        f"nothing passes between {_who(view, source)} and {_who(view, target)}, as {says}; "
+        f"{answer} the trainer",
     )
 
 
-def _slow(view: TrainerView, answers: Answers, one: HeldMicrobatch) -> StallVerdict | None:
-    return _computing(view, answers, one.holder.peer, slow=SLOW)
+def _slow(view: TrainerView, answers: Answers) -> StallVerdict | None:
+    """A server that has a microbatch computes one for far longer than usual."""
+    found = (_computing(view, answers, one.holder.peer) for one in view.held)
+    return next((one for one in found if one is not None), None)
 
 
-def _computing(
-    view: TrainerView, answers: Answers, peer: bytes, *, slow: float
-) -> StallVerdict | None:
+def _computing(view: TrainerView, answers: Answers, peer: bytes) -> StallVerdict | None:
     """A server computes for far longer than usual."""
     said = answers.get(peer)
     if said is None or (now := said.computing) is None:
         return None
     usual_s = now.usual_s
-    if now.for_s < max(SLOW_LEAST_S, slow * (usual_s or 0.0)):
+    if now.for_s < max(SLOW_LEAST_S, SLOW * (usual_s or 0.0)):
         return None
     usually = "" if usual_s is None else f" (usually {usual_s:.2g})"
     what = f"{WORKS[Work(now.work)]}microbatch {now.microbatch}"
@@ -304,9 +333,14 @@ def _computing(
     )
 
 
-def _full(view: TrainerView, answers: Answers, one: HeldMicrobatch) -> StallVerdict | None:
+def _full(view: TrainerView, answers: Answers) -> StallVerdict | None:
     """A server has more to do than it gets done."""
-    peer = one.holder.peer
+    found = (_queue(view, answers, one.holder.peer) for one in view.held)
+    return next((one for one in found if one is not None), None)
+
+
+def _queue(view: TrainerView, answers: Answers, peer: bytes) -> StallVerdict | None:
+    """A server that computes as usual, and what waits there."""
     said = answers.get(peer)
     if said is None or not _has_work(said):
         return None
@@ -389,12 +423,12 @@ def _own_word(answers: Answers, peer: bytes) -> str:
         return ""
     if said.averaging is not None:
         missing = _names(said.averaging.missing)
-        lacks = f"lacks parts of {missing}" if missing else "has all parts"
-        return f"; it says that it averages for {said.averaging.for_s:.1f} s and {lacks}"
+        lacks = f"lacks something of {missing}" if missing else "lacks nothing"
+        return f"; {PeerId(peer).short} says that it averages for {said.averaging.for_s:.1f} s and {lacks}"
     if said.computing is not None:
-        return f"; it says that it computes, and that {said.queued} wait"
+        return f"; {PeerId(peer).short} says that it computes, and that {said.queued} wait"
     waits = f", waits for gradients of {_names([said.gradients[0].peer])}" if said.gradients else ""
-    return f"; it says that it {said.state.strip()[:40]} and has nothing to do{waits}"
+    return f"; {PeerId(peer).short} says that it {said.state.strip()[:40]} and has nothing to do{waits}"
 
 
 def _names(peers: Iterable[bytes]) -> str:
