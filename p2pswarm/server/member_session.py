@@ -16,6 +16,7 @@ from p2pswarm.run.chain.chain_log import VoterRecords
 from p2pswarm.run.member_cards import NO_CARDS, MemberCards
 from p2pswarm.run.member_view import MemberView
 from p2pswarm.run.messages.field_limits import PathCounts
+from p2pswarm.run.messages.membership import MemberFacts
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.router import Router
 from p2pswarm.run.state.base import BackgroundThread, at_once
@@ -89,6 +90,8 @@ class ServerContext:
     """Memory of the device that is free; None where that is not known."""
     voter: VoterRecords | None = None
     """None: this server does not vote."""
+    facts: MemberFacts | None = None
+    """What the trainer's user is told of this machine; None: nothing."""
 
     @property
     def me(self) -> bytes:

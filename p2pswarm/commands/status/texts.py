@@ -2,9 +2,10 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.commands.status.step_texts import why_fields
 from p2pswarm.net.guard.bans import time_left
 from p2pswarm.progress.events import Relocated, Waiting, gain_text, seconds_text
 from p2pswarm.progress.printable import printable
@@ -18,6 +19,7 @@ from p2pswarm.run.messages.balance import (
 )
 from p2pswarm.run.messages.field_limits import PathCounts
 from p2pswarm.run.messages.status import RunStatus
+from p2pswarm.run.messages.waits import RunWhy
 
 NO_RUN = "there is no run in this swarm: start one with p2pswarm train run.toml"
 NOT_ASKED = "nothing was decided yet: servers are looked at after each step"
@@ -163,14 +165,17 @@ def balance_lines(offer: RunOffer, status: BalanceStatus | None) -> list[str]:
     return lines
 
 
-def balances_as_json(found: list[tuple[RunOffer, BalanceStatus | None]]) -> str:
-    """All runs as one line of JSON."""
+def balances_as_json(
+    found: list[tuple[RunOffer, BalanceStatus | None]], whys: Mapping[bytes, RunWhy | None]
+) -> str:
+    """All runs as one line of JSON; `whys`: by run, where its seconds go."""
     runs = [
         {
             "run": offer.run.hex(),
             "name": offer.config.name,
             "rule": offer.config.balance.rule,
             "balance": _balance_fields(status) if status else None,
+            "why": why_fields(whys.get(offer.run)),
         }
         for offer, status in found
     ]

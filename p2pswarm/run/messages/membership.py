@@ -39,6 +39,10 @@ def load_every_s(members: int) -> float:
     return max(1.0, members / LOADS_PER_S)
 
 
+NAME_CHARS_MAX = 64  # of a machine: the longest label of a host name has 63
+THREADS_MAX = 65_536  # far beyond any machine
+
+
 REDUCTIONS_MAX = 4  # of a step, one a term: each takes as much memory as the stage's gradient
 
 
@@ -219,6 +223,21 @@ class Load(Message):
     links: PathCounts = NO_PATHS
     """To the trainer and to the members that it knows."""
     capacity: Capacity = NOT_MEASURED
+
+
+@message(141)
+@dataclass(frozen=True, slots=True)
+class MemberFacts(Message):
+    """What a server tells of its machine, once after `Assigned`: for people, no rule asks it."""
+
+    name: Annotated[str, Size(NAME_CHARS_MAX)]
+    """What its owner calls it."""
+    device: Annotated[str, Size(NAME_CHARS_MAX)]
+    """What computes."""
+    threads: Annotated[int, Range(0, THREADS_MAX)]
+    region: Annotated[str, Size(NAME_CHARS_MAX)]
+    software: Annotated[str, Size(NAME_CHARS_MAX)]
+    """The version of its program."""
 
 
 @message(106)

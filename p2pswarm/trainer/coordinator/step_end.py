@@ -5,6 +5,7 @@ Source:  docs/reduction.md, "The end of a step".
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from p2pswarm.run.chain.chain import CodecTable
 from p2pswarm.run.chain.record import Contributor, StageCommit
@@ -15,7 +16,7 @@ from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceReport, OrderedMove
 from p2pswarm.trainer.balance.move_preparation import StageDecided
 from p2pswarm.trainer.coordinator.changes import Change, Effects
-from p2pswarm.trainer.coordinator.incarnations import Incarnations, MemberRecords
+from p2pswarm.trainer.coordinator.incarnations import NO_GRADIENT, Incarnations, MemberRecords
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.reports.actions import Decide
 from p2pswarm.trainer.reports.reports import AveragingSlow, DigestsTied, RunFinished
@@ -97,8 +98,7 @@ class StepEnd:
             if by in reduction.stages:
                 self._times.on_answer(by, reduction.stages[by], answer.seconds, now_s)
         elif reduction.awaits(by):
-            reason = "it answered a reduction with what no gradient of its stage can have"
-            effects = self._incarnations.evict(by, reason, now_s)
+            effects = self._incarnations.evict(by, NO_GRADIENT, now_s)
         return effects + self.judge(now_s) + Effects(changes=Change.STATES)
 
     def on_reduction_failure(
@@ -302,6 +302,7 @@ class StepEnd:
         """Tell all that have the gradient, and begin the next step."""
         step, done = self._step, self._step.number
         rate = learning_rate(self._config, done)
+        agreement = self._admission.digests.agreement(done)
         chosen = [] if self._codecs is None else self._codecs.on_decision(done)
         commits = self._admission.on_decision(done, reduction, decided, rate, now_s)
         effects = Effects([*commits], Change.PHASE | Change.STATES)
@@ -315,7 +316,13 @@ class StepEnd:
         self._balance.on_counts(counts, ledger.size)
         effects.actions += chosen
         effects.actions += step.evaluation()
-        effects.actions.append(step.report(decided.gradient_norm, rate))
+        told = replace(
+            step.report(decided.gradient_norm, rate),
+            counted=tuple(counts.items()),
+            equal=agreement.equal,
+            compared=agreement.compared,
+        )
+        effects.actions.append(told)
         begun_s, stages = step.in_flight.begun_s, self._config.stages
         effects.actions += self._times.on_commit(done, stages, begun_s, now_s)
         step.begin_next()

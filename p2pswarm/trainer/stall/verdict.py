@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from p2pswarm.base.ids import PeerId
+from p2pswarm.progress.printable import printable
 from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.waits import PieceKind, ServerWaits
 from p2pswarm.trainer.reports.step_seconds import StallCause
@@ -421,14 +422,15 @@ def _own_word(answers: Answers, peer: bytes) -> str:
     said = answers.get(peer)
     if said is None:
         return ""
+    says = f"; {PeerId(peer).short} says that it"
     if said.averaging is not None:
         missing = _names(said.averaging.missing)
         lacks = f"lacks something of {missing}" if missing else "lacks nothing"
-        return f"; {PeerId(peer).short} says that it averages for {said.averaging.for_s:.1f} s and {lacks}"
+        return f"{says} averages for {said.averaging.for_s:.1f} s and {lacks}"
     if said.computing is not None:
-        return f"; {PeerId(peer).short} says that it computes, and that {said.queued} wait"
+        return f"{says} computes, and that {said.queued} wait"
     waits = f", waits for gradients of {_names([said.gradients[0].peer])}" if said.gradients else ""
-    return f"; {PeerId(peer).short} says that it {said.state.strip()[:40]} and has nothing to do{waits}"
+    return f"{says} {printable(said.state)} and has nothing to do{waits}"
 
 
 def _names(peers: Iterable[bytes]) -> str:
