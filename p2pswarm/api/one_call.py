@@ -118,11 +118,12 @@ async def _train_on(
 ) -> Ended:
     ended, written = None, None
     async with (
-        output(progress, run.config.steps, f"run {run.name}") as tell,
+        output(progress, f"run {run.name}") as show,
         make(node) as trainer,
     ):
+        numbers = trainer.numbers
         async for event in trainer:
-            tell(event)
+            show(numbers.stamp(event))
             if isinstance(event, Ended):
                 ended = event
                 if weights is not None and not event.failed:

@@ -56,6 +56,8 @@ STALLS_MAX = 100
 NODES_MAX = 256  # whose newest event is remembered
 HOUR_S = 3_600.0
 HOURS_MAX = 48  # since last evening, also after a day away
+Snapshot = dict[str, Any]
+"""A run at one moment, as `RunView.to_json` has it; docs/watch.md has its fields."""
 FIGURE_EVENTS = (Stepped, Peers, HeldOut, MachineFacts, Phases)
 """Events that are figures; all others are sentences in the list of events."""
 
@@ -235,7 +237,7 @@ class RunView:
             return self.stepped.step
         return self.begun.done if self.begun else 0
 
-    def to_json(self, now_s: float, events: int = EVENTS_SHOWN) -> dict[str, Any]:
+    def to_json(self, now_s: float, events: int = EVENTS_SHOWN) -> Snapshot:
         """The run at `now_s` as plain values that JSON has, of bounded size.
 
         `events`: how many of the newest events are in it.

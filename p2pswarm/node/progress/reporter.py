@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from p2pswarm.base.ids import PeerId
+from p2pswarm.base.version import VERSION
 from p2pswarm.progress.events import (
+    Begun,
     Ended,
     Event,
     Joined,
@@ -66,6 +68,35 @@ NUMBER = re.compile(r"\d+(\.\d+)?")
 
 RunReport = RunBegun | StepDone | RunFinished | Leads | ChainGrown
 MemberReport = MemberJoined | MemberReady | MemberLost | Loaded
+
+
+def begun(
+    run: RunConfig,
+    role: str,
+    name: str,
+    cut: tuple[int, ...] = (),
+    parameters: int = 0,
+    done: int = 0,
+) -> Begun:
+    """The first event of a process that takes part in a run; `cut`: blocks of each stage."""
+    codecs, batch = run.codecs, run.batch
+    return Begun(
+        run.name,
+        role,
+        name,
+        VERSION,
+        run.steps,
+        run.stages,
+        cut,
+        batch.microbatches,
+        batch.rows,
+        run.model.sequence_length,
+        parameters,
+        run.model.family,
+        run.optimizer.name,
+        (codecs.activation, codecs.gradient, "+".join(codecs.averagings)),
+        done,
+    )
 
 
 class Reporter:
@@ -165,7 +196,8 @@ class Reporter:
                 told = [Left(server, stage, why, reason, voided, name, seconds=seconds)]
             case Loaded(load=load):
                 if before := self._peers.get(one):
-                    self._peers[one] = _line(before, stage, load)
+                    known = {"ready": before.ready, "counted": before.counted}
+                    self._peers[one] = line_of(server, stage, load, **known)
                 every_s = max(PEERS_EVERY_S, len(self._peers) / PEERS_PER_S)
                 if self._over or now_s < self._peers_told_s + every_s:
                     return []
@@ -306,15 +338,17 @@ def with_names(text: str, names: Mapping[str, str]) -> str:
     return text
 
 
-def _line(before: PeerLine, stage: int, load: Load) -> PeerLine:
+def line_of(
+    server: str, stage: int, load: Load, *, ready: bool = True, counted: int = 0
+) -> PeerLine:
     """One server with what it has just told of itself."""
     return PeerLine(
-        before.peer,
+        server,
         stage,
-        before.ready,
+        ready,
         load.queued,
         _rounded(load.rate_per_s),
-        counted=before.counted,
+        counted=counted,
         recomputed=load.recomputed,
         unheard_s=_rounded(load.unheard_s),
         **dataclasses.asdict(load.links),
