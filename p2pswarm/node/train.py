@@ -202,7 +202,7 @@ class RunReports:
         if isinstance(report, Leads | WentBack):
             self._status.go_on_after(report.version)
         told = self._reporter.on_report(report, now_s)
-        for event in [*told, *self._why.on_report(report, now_s)]:
+        for event in [*told, *self._why.on_report(report, now_s, self._reporter.named)]:
             self._status.on_event(event, now_s)
             self._tell(event)
 

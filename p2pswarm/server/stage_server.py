@@ -393,10 +393,7 @@ class StageServer:
                     outcome = await parts.average(order)
                 except AveragingRoadLost as error:
                     return CannotAverage(error.peer, str(error)[:REASON_CHARS])
-                answer = await replica.answer(order.step, outcome)
-            if me not in order.group:
-                return answer
-            return replace(answer, seconds=waits.clock.lap(order.step, clock()))
+                return await replica.answer(order.step, outcome)
 
     async def _commit(self, peer: object, order: Commit) -> Message:
         if order.observed is not None:
@@ -405,17 +402,22 @@ class StageServer:
         parts.session.scheduler.check_incarnation(order.incarnation)  # its log judges the rest
         parts.session.codecs.on_codecs(order.step + 1, order.codecs)
         parts.observed.decided(order.step)
+        clock, waits = asyncio.get_running_loop().time, parts.session.waits
+        seconds = waits.clock.lap(order.step, clock())
         async with self._moving(parts):
-            with committing(parts.session.waits, asyncio.get_running_loop().time):
+            with committing(waits, clock):
                 applied = await parts.replica.commit(order)
-        return Committed(order.step + 1, applied)
+        return Committed(order.step + 1, applied, seconds)
 
-    def _waits(self, _peer: object, question: AskWaits) -> ServerWaits:
-        """Answer who asks what this server waits for; NotServing to one that asks too often."""
+    def _waits(self, peer: object, question: AskWaits) -> ServerWaits:
+        """Answer what this server waits for; Busy to strangers if they ask too often."""
         now_s = asyncio.get_running_loop().time()
-        if question.run != self._context.run_id or not self._questions.take(now_s):
-            raise NotServing("not in this run, or asked too often")
+        if question.run != self._context.run_id:
+            raise NotServing("not in this run now")
         lifecycle, parts = self.seeker.lifecycle, self._session
+        trainer = None if parts is None else parts.session.trainer.peer
+        if peer != trainer and not self._questions.take(now_s):
+            raise Busy("asked too often", ASKED_EVERY_S)
         state = "has not begun" if lifecycle is None else lifecycle.state.value
         if parts is None:
             return ServerWaits(None, self.version, state)

@@ -3,6 +3,8 @@
 Units:   `now_s` seconds on the caller's clock.
 """
 
+from collections.abc import Callable, Sequence
+
 from p2pswarm.base.errors import NotServing
 from p2pswarm.base.estimates import Window
 from p2pswarm.base.ids import PeerId
@@ -32,6 +34,15 @@ MEASURED = 32  # steps remembered
 NOT_HERE = "that run is not trained here; look up the runs again"
 
 
+Named = Callable[[str, Sequence[bytes]], str]
+"""Puts the names of machines behind the short ids of these peers in a text."""
+
+
+def unnamed(text: str, _peers: Sequence[bytes]) -> str:
+    """Leave a text as it is: no machine has told its name."""
+    return text
+
+
 class StepReports:
     """Keeps the newest; one run's trainer has one."""
 
@@ -45,8 +56,8 @@ class StepReports:
         self._timed: StepTimed | None = None
         self._stalled: Stalled | None = None
 
-    def on_report(self, report: Report, now_s: float) -> list[Event]:
-        """Return what a report of the trainer means to people and scripts."""
+    def on_report(self, report: Report, now_s: float, named: Named = unnamed) -> list[Event]:
+        """Return what a report of the trainer means to people and scripts; `named`: see `Named`."""
         seconds = 0.0 if self._begun_s is None else now_s - self._begun_s
         match report:
             case RunBegun() | Leads():
@@ -61,7 +72,7 @@ class StepReports:
                     self._told_s = now_s
                     return [_phases(report, seconds)]
             case Stalling():
-                self._stalled = _stalled(report, seconds)
+                self._stalled = _stalled(report, named(report.why, report.peers), seconds)
                 return [self._stalled]
             case StallOver(step, took_s):
                 return [StallEnded(step + 1, _digits(took_s), seconds=seconds)]
@@ -112,10 +123,10 @@ def chain_part(link: ChainLink) -> ChainPart:
     return ChainPart(JourneyPart(link.part).name.lower(), link.stage, server, _digits(link.seconds))
 
 
-def _stalled(report: Stalling, seconds: float) -> Stalled:
+def _stalled(report: Stalling, why: str, seconds: float) -> Stalled:
     usual_s = None if report.usual_s is None else _digits(report.usual_s)
     servers = tuple(PeerId(peer).short for peer in report.peers)
-    what = report.cause.value, servers, report.stages, report.why
+    what = report.cause.value, servers, report.stages, why[:CAUSE_CHARS]
     return Stalled(report.step + 1, _digits(report.for_s), usual_s, *what, seconds=seconds)
 
 

@@ -171,8 +171,6 @@ class Reduced(Message):
     """Of the state that the member computed the step with; empty from an observer without it."""
     tied: TiedReduced | None = None
     """At an end of a tied model; `digest` is then of both, and `squared_norm` of all else."""
-    seconds: Annotated[StepSeconds | None, Trailing()] = None
-    """Where the member's time went since its answer of the step before; None from an observer."""
 
 
 @message(112)
@@ -226,3 +224,5 @@ class Committed(Message):
     version: Step
     applied: bool
     """True if the weights are of that version, or a later one; a newcomer may wait for them."""
+    seconds: Annotated[StepSeconds | None, Trailing()] = None
+    """Where the member's time went from the order to commit the step before to this one's."""

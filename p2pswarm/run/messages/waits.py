@@ -26,7 +26,7 @@ SomePeer = Annotated[bytes, Size(0, 32)]
 
 @dataclass(frozen=True, slots=True)
 class StepSeconds(Message):
-    """A server's time from its answer to one reduction to its answer to the next, in six parts.
+    """A server's time from the order to commit one step to that of the next, in six parts.
 
     Each moment is in one part, the first of these that fits, so their sum is that time.
     """

@@ -1,4 +1,4 @@
-"""PhaseClock: where the seconds of a server go, from one reduction to the next.
+"""PhaseClock: where the seconds of a server go, from one commit to the next.
 
 Units:   seconds on the caller's clock.
 """

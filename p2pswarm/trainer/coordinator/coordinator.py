@@ -95,8 +95,8 @@ class Coordinator:
         parts = self.members, self._step, self._reductions, records
         self._incarnations = Incarnations(config, *parts, self._suspensions, self._former_sums)
         self._step_end = StepEnd(config, run, *parts, self._incarnations)
-        owing, sums = self.admission.commits, self._suspensions
-        self.stall_views = CoordinatorViews(*parts[:3], self.silence.unheard_s, owing, sums)
+        waited = self.silence.unheard_s, self.admission, self._suspensions
+        self.stall_views = CoordinatorViews(*parts[:3], *waited)
         self._held = False
         self._actions: list[act.Action] = []
         self._asked = True

@@ -96,7 +96,7 @@ class StepEnd:
             self._admission.on_state(by, self._step.number, answer.state)
             reduction.on_answer(by, answer)
             if by in reduction.stages:
-                self._times.on_answer(by, reduction.stages[by], answer.seconds, now_s)
+                self._times.on_answer(by, reduction.stages[by], now_s)
         elif reduction.awaits(by):
             effects = self._incarnations.evict(by, NO_GRADIENT, now_s)
         return effects + self.judge(now_s) + Effects(changes=Change.STATES)
@@ -130,7 +130,8 @@ class StepEnd:
         self, by: Incarnation, step: int, answer: Committed, now_s: float
     ) -> Effects:
         """A member has applied a commit, or keeps it while it still lacks its weights."""
-        effects = Effects(changes=Change.STATES)
+        told = [] if answer.seconds is None else self._times.on_claim(by, step, answer.seconds)
+        effects = Effects([*told], Change.STATES)
         if reason := self._admission.on_commit_answer(by, step, answer, now_s):
             effects += self._incarnations.evict(by, reason, now_s)
         return effects
@@ -252,7 +253,8 @@ class StepEnd:
         if self._step.phase is Phase.ENDED:
             return Effects()
         self._step.phase = Phase.ENDED
-        return Effects([RunFinished(reason, failed)], Change.PHASE)
+        told = self._times.close()
+        return Effects([*told, RunFinished(reason, failed)], Change.PHASE)
 
     def _average_later(self, now_s: float) -> Effects:
         """Average anew, with more time, or without a member that may have held it up."""

@@ -164,6 +164,11 @@ class CoordinatorIo:
         self._donor.close()  # what the run began with is of no use to anybody any more
         self.pump()
 
+    def hold(self) -> None:
+        """Begin no further step; that none ends any more is no stall."""
+        self.coordinator.hold()
+        self._stalls.close()
+
     def load_from(self, order: LoadState) -> None:
         """Tell the members that load their first state, and those that come, where it is."""
         self._load = order

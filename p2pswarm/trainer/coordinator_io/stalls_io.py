@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from p2pswarm.base.errors import SwarmError
+from p2pswarm.base.errors import Late, PathError, SwarmError
 from p2pswarm.run.member_view import contact
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.waits import AskWaits, ServerWaits
@@ -17,6 +17,9 @@ from p2pswarm.trainer.step.step import Phase
 
 log = logging.getLogger(__name__)
 ASK_S = 1.0  # an event loop answers at once; who does not is a part of the answer
+
+
+UNSAID = ServerWaits(None, None, "says nothing of itself")
 
 
 class StallsIo:
@@ -95,7 +98,10 @@ class StallsIo:
         try:
             async with asyncio.timeout(ASK_S):
                 answer = await self._context.rpc.call(contact(member), question, ASK_S)
-        except (SwarmError, TimeoutError) as error:
+        except (PathError, Late, TimeoutError) as error:
             log.info("%s does not say what it waits for: %s", member.address, error)
             return None
-        return answer if isinstance(answer, ServerWaits) else None
+        except SwarmError as error:  # a refusal is an answer, too
+            log.info("%s refuses to say what it waits for: %s", member.address, error)
+            return UNSAID
+        return answer if isinstance(answer, ServerWaits) else UNSAID

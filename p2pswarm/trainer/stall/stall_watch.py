@@ -82,6 +82,8 @@ class StallWatch:
         if not self._asks or view.step != self._step:
             return  # it is done meanwhile
         self._asks = False
+        if view.waits_by_plan:
+            return
         found = verdict(view, answers)
         again = self._told is not None and found.cause in VAGUE
         if self._told is None or (self._told.names != found.names and not again):

@@ -36,6 +36,8 @@ class TrainerView:
     """Members that have not applied the last commit."""
     sums: int = 0
     """Servers that were lost, and whose sums are waited for."""
+    waits_by_plan: bool = False
+    """True while weights are fetched, or references are computed: no step is to end then."""
 
     @property
     def suspects(self) -> list[bytes]:
@@ -58,6 +60,17 @@ class CommitDebts(Protocol):
         """Return the members that have not applied the last one."""
 
 
+class AdmissionState(Protocol):
+    """Members and their states, as far as a step waits for them."""
+
+    still: int
+    """How many fetch the weights, so that no step is reduced."""
+
+    @property
+    def commits(self) -> CommitDebts:
+        """Return the commits that are under way."""
+
+
 class CoordinatorViews:
     """Makes the view, out of the parts of a coordinator."""
 
@@ -67,7 +80,7 @@ class CoordinatorViews:
         step: Step,
         reductions: Reductions,
         unheard_s: Callable[[Incarnation, float], float],
-        commits: CommitDebts,
+        admission: AdmissionState,
         lost_sums: Sized,
     ) -> None:
         """`unheard_s`: how long a member has been silent.
@@ -78,24 +91,26 @@ class CoordinatorViews:
         self._step = step
         self._reductions = reductions
         self._unheard_s = unheard_s
-        self._commits = commits
+        self._admission = admission
         self._lost_sums = lost_sums
 
     def view(self, now_s: float) -> TrainerView:
         """Return what is known now."""
         step, members, reduction = self._step, self._members, self._reductions.reduction
         ready = members.ready()
+        alive = [*ready, *members.waiting()]
         averages = reduction is not None and step.phase is Phase.REDUCING
         promises = [one.peer for batch in step.batches for one in batch.fences.silent]
         return TrainerView(
             step.number,
             step.phase,
-            {one.incarnation.peer: one.stage for one in ready},
+            {one.incarnation.peer: one.stage for one in alive},
             {one.incarnation.peer: self._unheard_s(one.incarnation, now_s) for one in ready},
             tuple(members.unserved_stages(1)),
             tuple(step.under_way(now_s)),
             tuple(dict.fromkeys(promises)),
             tuple(one.peer for one in reduction.silent) if averages and reduction else (),
-            tuple(one.peer for one in self._commits.owing()),
+            tuple(one.peer for one in self._admission.commits.owing()),
             len(self._lost_sums),
+            bool(self._admission.still) or any(batch.scores for batch in step.batches),
         )

@@ -59,6 +59,7 @@ def verdict(view: TrainerView, answers: Answers) -> StallVerdict:
         *((_late_averaging, _own_work) if averages else (_full,)),
         _rest,
     )
+    answers = {peer: said for peer, said in answers.items() if peer in view.stages}
     found = (rule(view, answers) for rule in rules)
     unknown = StallVerdict(StallCause.UNKNOWN, (), (), "nothing tells why")
     return next((one for one in found if one is not None), unknown)

@@ -22,7 +22,8 @@ from p2pswarm.run.messages.waits import (
 from p2pswarm.trainer.reports.step_seconds import StepTimed
 from p2pswarm.trainer.step.stalls import JourneyHop
 
-CLAIM_SHARE, CLAIM_S = 0.25, 0.25  # a claim may differ so much from the time between two answers
+CLAIM_SHARE, CLAIM_S = 0.25, 0.25  # orders may come late: a claim may differ so much from the step
+CHAIN_ENDS = 4  # parts of the chain beside those of the journey
 NOBODY = b""
 
 
@@ -43,7 +44,6 @@ class _Answer:
 
     stage: int
     at_s: float
-    claim: StepSeconds | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,33 @@ class _Row:
         return self.claim.waiting_s + self.claim.transfer_s
 
 
-class StepTimes:
-    """The times of the step in progress.
+@dataclass(slots=True)
+class _DecidedStep:
+    """A step that is decided, while its servers tell where their time went."""
 
-    A member claims how it spent the time between its answers to two reductions. The trainer has
-    seen both answers, so a claim that differs from that time is left out and counted as doubtful.
-    A member that did not answer the step before has no such time: it came in between.
+    number: int
+    stages: int
+    """Of the run."""
+    begun_s: float
+    ended_s: float
+    counted_s: float
+    averaged_s: float
+    journey: LastJourney
+    last: tuple[Incarnation, _Answer] | None
+    """Who averaged last."""
+    due: dict[Incarnation, int]
+    """Members whose claims have not come, with their stages: those of the step before, too."""
+    rows: list[_Row]
+    doubtful: list[int]
+    """The stages of members whose claims do not fit."""
+
+
+class StepTimes:
+    """The times of the step in progress, and of the one before until all have told theirs.
+
+    A member claims how it spent the time between the orders to commit two steps. The trainer gave
+    both orders, so a claim that differs from the step's time is left out and counted as doubtful. A
+    member that did not average the step before has no such time: it came in between.
     """
 
     def __init__(self) -> None:
@@ -74,20 +95,19 @@ class StepTimes:
         """Time of the order to reduce."""
         self._journey = NO_JOURNEY
         self._answers: dict[Incarnation, _Answer] = {}
-        self._before: dict[Incarnation, float] = {}
-        """Times of the answers of the step before."""
+        self._before: frozenset[Incarnation] = frozenset()
+        """The members that averaged the step before."""
         self._averaged_s = 0.0
+        self._decided: _DecidedStep | None = None
 
     def on_reduce(self, journey: LastJourney, now_s: float) -> None:
         """All is counted, and the sums are averaged; again, if an averaging has failed."""
         self._counted_s, self._journey = now_s, journey
         self._answers = {}
 
-    def on_answer(
-        self, one: Incarnation, stage: int, claim: StepSeconds | None, now_s: float
-    ) -> None:
+    def on_answer(self, one: Incarnation, stage: int, now_s: float) -> None:
         """A member has averaged."""
-        self._answers[one] = _Answer(stage, now_s, claim)
+        self._answers[one] = _Answer(stage, now_s)
 
     def on_averaging(self, now_s: float) -> None:
         """All have averaged, and the voters are asked."""
@@ -98,66 +118,72 @@ class StepTimes:
     ) -> list[StepTimed]:
         """The step is decided; nothing is told of a step whose beginning was not seen.
 
-        `launched_s`: when its first microbatch was launched.
+        What lacks of the step before will not come any more. `launched_s`: when the first
+        microbatch of this one was launched.
         """
+        told = self._told()
         begun_s = launched_s if self._begun_s is None else self._begun_s
-        self._begun_s = now_s
         answers, before = self._answers, self._before
-        self._before = {one: answer.at_s for one, answer in answers.items()}
-        self._answers = {}
+        self._begun_s, self._answers, self._before = now_s, {}, frozenset(answers)
         if begun_s is None:
-            return []
-        rows, doubtful = _claims(answers, before)
-        table = [_mean(stage, rows, doubtful.count(stage)) for stage in range(stages)]
-        chain = self._chain(begun_s, rows, answers, now_s)
-        return [StepTimed(step, now_s - begun_s, tuple(table), chain)]
-
-    def _chain(
-        self,
-        begun_s: float,
-        rows: Sequence[_Row],
-        answers: dict[Incarnation, _Answer],
-        now_s: float,
-    ) -> tuple[ChainLink, ...]:
-        """What the step's end waited for, one after another; the seconds add up to the step's."""
-        busiest = min(rows, key=lambda row: (row.idle_s, row.one), default=None)
+            return told
         last = max(answers.items(), key=lambda each: each[1].at_s, default=None)
-        journey, hops = self._journey, self._journey.hops[: JOURNEY_MAX - 5]
-        parts = [
-            (JourneyPart.FILLING, _stage(busiest), _peer(busiest), begun_s),
-            (JourneyPart.LAUNCH, None, NOBODY, journey.launched_s),
-        ]
-        for hop in hops:
-            peer = hop.server.peer if hop.server is not None else NOBODY
-            part = JourneyPart.BACKWARD if hop.returning else JourneyPart.FORWARD
-            closing = JourneyPart.CLOSING, None, NOBODY, hop.at_s
-            parts.append(closing if hop.stage < 0 else (part, hop.stage, peer, hop.at_s))
-        slow = (None, NOBODY) if last is None else (last[1].stage, last[0].peer)
-        parts.append((JourneyPart.AVERAGING, *slow, self._counted_s))
-        parts.append((JourneyPart.DECIDING, None, NOBODY, self._averaged_s))
-        chain, end_s = [], now_s
-        for part, stage, peer, at_s in reversed(parts):  # with a delay some begin before the step
-            start_s = min(end_s, max(begun_s, at_s))
-            if end_s > start_s:
-                chain.append(ChainLink(part, stage, peer, end_s - start_s))
-            end_s = start_s
-        return tuple(reversed(chain))
+        due = {one: answer.stage for one, answer in answers.items() if one in before}
+        times = begun_s, now_s, self._counted_s, self._averaged_s
+        self._decided = _DecidedStep(step, stages, *times, self._journey, last, due, [], [])
+        return told if due else told + self._told()
 
-
-def _claims(
-    answers: dict[Incarnation, _Answer], before: dict[Incarnation, float]
-) -> tuple[list[_Row], list[int]]:
-    """The claims that fit, and the stages of those that do not."""
-    rows, doubtful = [], []
-    for one, answer in answers.items():
-        if answer.claim is None or one not in before:
-            continue
-        span_s = answer.at_s - before[one]
-        if abs(answer.claim.sum_s - span_s) <= CLAIM_SHARE * span_s + CLAIM_S:
-            rows.append(_Row(one, answer.stage, answer.claim))
+    def on_claim(self, one: Incarnation, step: int, claim: StepSeconds) -> list[StepTimed]:
+        """A member tells where its time went; the step is told once all have."""
+        decided = self._decided
+        if decided is None or step != decided.number or one not in decided.due:
+            return []
+        stage, span_s = decided.due.pop(one), decided.ended_s - decided.begun_s
+        if abs(claim.sum_s - span_s) <= CLAIM_SHARE * span_s + CLAIM_S:
+            decided.rows.append(_Row(one, stage, claim))
         else:
-            doubtful.append(answer.stage)
-    return rows, doubtful
+            decided.doubtful.append(stage)
+        return [] if decided.due else self._told()
+
+    def close(self) -> list[StepTimed]:
+        """The run is over: what lacks of the last step will not come any more."""
+        return self._told()
+
+    def _told(self) -> list[StepTimed]:
+        """The decided step, as far as its members have told."""
+        decided, self._decided = self._decided, None
+        if decided is None:
+            return []
+        rows, doubtful = decided.rows, decided.doubtful
+        table = [_mean(stage, rows, doubtful.count(stage)) for stage in range(decided.stages)]
+        duration_s = decided.ended_s - decided.begun_s
+        return [StepTimed(decided.number, duration_s, tuple(table), _chain(decided))]
+
+
+def _chain(decided: _DecidedStep) -> tuple[ChainLink, ...]:
+    """What the step's end waited for, one after another; the seconds add up to the step's."""
+    busiest = min(decided.rows, key=lambda row: (row.idle_s, row.one), default=None)
+    journey, last = decided.journey, decided.last
+    hops = journey.hops[: JOURNEY_MAX - CHAIN_ENDS]
+    parts = [
+        (JourneyPart.FILLING, _stage(busiest), _peer(busiest), decided.begun_s),
+        (JourneyPart.LAUNCH, None, NOBODY, journey.launched_s),
+    ]
+    for hop in hops:
+        peer = hop.server.peer if hop.server is not None else NOBODY
+        part = JourneyPart.BACKWARD if hop.returning else JourneyPart.FORWARD
+        closing = JourneyPart.CLOSING, None, NOBODY, hop.at_s
+        parts.append(closing if hop.stage < 0 else (part, hop.stage, peer, hop.at_s))
+    slow = (None, NOBODY) if last is None else (last[1].stage, last[0].peer)
+    parts.append((JourneyPart.AVERAGING, *slow, decided.counted_s))
+    parts.append((JourneyPart.DECIDING, None, NOBODY, decided.averaged_s))
+    chain, end_s = [], decided.ended_s
+    for part, stage, peer, at_s in reversed(parts):  # with a delay some begin before the step
+        start_s = min(end_s, max(decided.begun_s, at_s))
+        if end_s > start_s:
+            chain.append(ChainLink(part, stage, peer, end_s - start_s))
+        end_s = start_s
+    return tuple(reversed(chain))
 
 
 def _mean(stage: int, rows: Sequence[_Row], doubtful: int) -> StageSeconds:

@@ -1,5 +1,7 @@
 """When people are told of a stall, and that it is over."""
 
+from dataclasses import replace
+
 import pytest
 
 from p2pswarm.run.messages.waits import ServerWaits
@@ -112,3 +114,17 @@ def test_a_run_that_is_over_does_not_stall():
     assert watch.next_deadline_s() is None
     watch.on_stop(99.0, 5.0)
     assert watch.drain() == []
+
+
+def test_a_step_that_waits_by_plan_is_no_stall():
+    """Somebody fetches the weights, or references are computed before the first step."""
+    watch = StallWatch()
+    now_s = steps(watch, 2.0) + 6.0
+    watch.on_deadline(now_s)
+    planned = replace(view(1, unserved=(1,)), waits_by_plan=True)
+    watch.on_answers(planned, {}, now_s)
+    assert watch.drain() == []
+
+    watch.on_deadline(now_s + AGAIN_S)
+    watch.on_answers(view(1, unserved=(1,)), {}, now_s + AGAIN_S)
+    assert len(watch.drain()) == 1

@@ -228,6 +228,12 @@ def _anything(rng: random.Random) -> ServerWaits | None:
     )
 
 
+def test_what_one_says_that_is_no_member_any_more_is_passed_over():
+    answers = {ANN: IDLE, b"z" * 32: says(broken=(ANN,), gives=(PeerWait(ANN, 1, 9.0),))}
+
+    assert verdict(view(averaging=(b"z" * 32,), phase=Phase.REDUCING), answers).peers == ()
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_whatever_servers_say_the_line_is_printable_and_names_members_alone(seed):
     rng = random.Random(seed)

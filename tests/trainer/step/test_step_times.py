@@ -18,10 +18,13 @@ J = JourneyPart
 def step(times: StepTimes, number: int, begun_s: float, claims, journey=NO_JOURNEY, stages=2):
     """A step of 10 s: all counted after 8 s, averaged after 9 s."""
     times.on_reduce(journey, begun_s + 8.0)
-    for (one, stage), claim in claims.items():
-        times.on_answer(one, stage, claim, begun_s + 9.0)
+    for one, stage in claims:
+        times.on_answer(one, stage, begun_s + 9.0)
     times.on_averaging(begun_s + 9.0)
-    return times.on_commit(number, stages, None, begun_s + 10.0)
+    told = times.on_commit(number, stages, None, begun_s + 10.0)
+    for (one, _), claim in claims.items():
+        told += times.on_claim(one, number, claim)
+    return told
 
 
 def claim(**seconds: float) -> StepSeconds:
@@ -59,6 +62,32 @@ def test_a_server_that_came_in_between_is_in_no_row():
     (told,) = step(times, 1, 10.0, WORKS)
 
     assert [row.servers for row in told.stages] == [1, 0]
+
+
+def test_what_one_member_does_not_tell_is_told_without_it_when_the_next_step_ends():
+    times = StepTimes()
+    step(times, 0, 0.0, WORKS)
+    mute = {(BOB, 1): WORKS[BOB, 1], (ANN, 0): None}
+    times.on_reduce(NO_JOURNEY, 18.0)
+    for one, stage in mute:
+        times.on_answer(one, stage, 19.0)
+    assert times.on_commit(1, 2, None, 20.0) == []
+    assert times.on_claim(BOB, 1, WORKS[BOB, 1]) == []
+
+    told, _ = step(times, 2, 20.0, WORKS)
+
+    assert (told.step, [row.servers for row in told.stages]) == (1, [0, 1])
+    assert times.on_claim(ANN, 1, WORKS[ANN, 0]) == []
+
+
+def test_who_is_no_member_or_tells_twice_moves_no_row():
+    times = StepTimes()
+    step(times, 0, 0.0, WORKS)
+    (told,) = step(times, 1, 10.0, WORKS)
+
+    assert times.on_claim(ANN, 1, claim(forward=10.0)) == []
+    assert times.on_claim(Incarnation(b"z" * 32, 9), 1, claim(forward=10.0)) == []
+    assert told.stages[0].servers == 1
 
 
 @pytest.mark.parametrize("lie", [claim(forward=1e9), claim(), claim(waiting=14.0)])
