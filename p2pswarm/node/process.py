@@ -20,7 +20,7 @@ from p2pswarm.node.progress.output import write_line as say
 from p2pswarm.node.roles import role_module
 from p2pswarm.node.shutdown import INTERRUPTED, Shutdown, unless
 from p2pswarm.node.stack.stack import open_stack
-from p2pswarm.node.stacks import watch_stacks_signal
+from p2pswarm.node.stack_traces import watch_stacks_signal
 from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.settings.config import EMULATED
 from p2pswarm.settings.node_config import NodeConfig

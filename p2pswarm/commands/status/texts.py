@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.commands.status.step_texts import why_fields
@@ -166,7 +167,8 @@ def balance_lines(offer: RunOffer, status: BalanceStatus | None) -> list[str]:
 
 
 def balances_as_json(
-    found: list[tuple[RunOffer, BalanceStatus | None]], whys: Mapping[bytes, RunWhy | None]
+    found: list[tuple[RunOffer, BalanceStatus | None]],
+    whys: Mapping[bytes, RunWhy | None] = MappingProxyType({}),
 ) -> str:
     """All runs as one line of JSON; `whys`: by run, where its seconds go."""
     runs = [

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from p2pswarm.node.stacks import STACKS_FILE, stacks_text
+from p2pswarm.node.stack_traces import STACKS_FILE, stacks_text
 
 SECRET = "correct horse battery staple"
 PROBE = """
 import asyncio, sys
 from pathlib import Path
-from p2pswarm.node.stacks import watch_stacks_signal
+from p2pswarm.node.stack_traces import watch_stacks_signal
 
 async def waits_for_partner(secret):
     await asyncio.Event().wait()
