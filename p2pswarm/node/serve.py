@@ -59,7 +59,8 @@ from p2pswarm.run.chain.chain_log import VoterRecords, blank
 from p2pswarm.run.chain.memory_file import RECORDS_KEPT, MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES
 from p2pswarm.run.manifest import RunIdentity, RunOffer
-from p2pswarm.run.messages.membership import NAME_CHARS_MAX, THREADS_MAX, MemberFacts
+from p2pswarm.run.messages.field_limits import NAME_CHARS_MAX
+from p2pswarm.run.messages.membership import THREADS_MAX, MemberFacts
 from p2pswarm.run.router import Router
 from p2pswarm.run.state.base_files import BaseFolder
 from p2pswarm.run.state.partial_state import PartialFolder

@@ -52,7 +52,7 @@ from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.progress.event_lines import EventNumbers
 from p2pswarm.progress.events import Event, Report
 from p2pswarm.run.manifest import RunIdentity
-from p2pswarm.run.messages.balance import AskBalance, AskCapacities, RunCapacities
+from p2pswarm.run.messages.balance import AskBalance, AskCapacities, BalanceStatus, RunCapacities
 from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.run import RunOver
 from p2pswarm.run.messages.status import AskStatus, RunStatus
@@ -157,11 +157,10 @@ async def _shown(
     async with output(train.progress, f"run {name}") as show:
         hub.listen(show)
         with (
-            open_event_log(train.log, "train.log") as logged,
             recorded(train.curves, hub.tell, entry.identity.run.hex(), date_time) as told,
             contextlib.ExitStack() as sending,
         ):
-            hub.listen(logged)
+            hub.listen(sending.enter_context(open_event_log(train.log, "train.log")))
             yield sending.enter_context(sent(train.wandb, entry.identity, told))
             await asyncio.to_thread(sending.close)  # it may wait for the service, and others for us
 
@@ -187,7 +186,7 @@ class RunReports:
         self._loop = asyncio.get_running_loop()
         self._balance = LatestBalance(identity.run, run.balance.rule)
         rpc.serve_unary(AskStatus, self._status_of)
-        rpc.serve_unary(AskBalance, lambda _, asked: self._balance.answer(asked, self._loop.time()))
+        rpc.serve_unary(AskBalance, self._balance_of)
         self._why = StepReports(identity.run)
         rpc.serve_unary(AskWhy, lambda _, asked: self._why.answer(asked, self._loop.time()))
         rpc.serve_unary(AskCapacities, self._capacities)
@@ -208,7 +207,10 @@ class RunReports:
 
     def _status_of(self, _peer: PeerId, question: AskStatus) -> RunStatus:
         now_s = self._loop.time()
-        return self._status.answer(question, now_s, self._bans.current(now_s))
+        return self._status.answer(question, now_s, self._bans.current(now_s), self._reporter.name)
+
+    def _balance_of(self, _peer: PeerId, question: AskBalance) -> BalanceStatus:
+        return self._balance.answer(question, self._loop.time(), self._reporter.name)
 
     def _capacities(self, _peer: PeerId, question: AskCapacities) -> RunCapacities:
         rtts_s = {link.peer.raw: link.rtt_s for link in self._links() if link.rtt_s > 0}

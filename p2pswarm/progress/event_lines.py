@@ -140,7 +140,8 @@ def _plain(value: Any) -> Any:
         return value if math.isfinite(value) else json.dumps(value)
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
-    if (fields := _fields(type(value))) is not None:
+    kind: Any = type(value)
+    if (fields := _fields(kind)) is not None:
         given = zip(fields.names, fields.of(value), strict=True)
         return {name: _plain(each) for name, each in given}
     return value

@@ -36,6 +36,7 @@ CURVE_CHARS_MIN = 8
 NOTES_SHOWN = 10  # what fits under the tables of a small terminal
 SILENCE_MAX_S = 60.0  # people look at a log after some minutes, and ask whether it hangs
 STEP_EVERY_S = 5.0  # one line of a step in this time is enough for a run of minutes or days
+IN_THE_STATE = {"begun", "started", "waiting"}  # events that the first line tells
 STYLES = {"ready": "green", "joining": "yellow", "moving": "yellow", "lost": "dim"}
 
 
@@ -46,9 +47,10 @@ def page(run: Snapshot, title: str, date_time: Callable[[float], str]) -> Render
         parts.append(_figures(run))
     if run["stages"]:
         parts.append(_servers(run))
-    if events := run["events"][-NOTES_SHOWN:]:
+    notes = [one for one in run["events"] if one["event"] not in IN_THE_STATE]
+    if notes:
         parts.append(Text())
-        parts += [_note(date_time(one["at"]), one["text"]) for one in events]
+        parts += [_note(date_time(one["at"]), one["text"]) for one in notes[-NOTES_SHOWN:]]
     return Panel(Group(*parts), title=printable(title), title_align="left", border_style="dim")
 
 
@@ -79,7 +81,9 @@ def _figures(run: Snapshot) -> RenderableType:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(no_wrap=True)
     grid.add_column()
-    curves = {name: Curve([value for *_, value in points]) for name, points in _curves(run)}
+    curves = {
+        name: Curve([value for *_, value in points]) for name, points in run["curves"].items()
+    }
     bar = ProgressBar(total=max(run["steps"], run["step"]), completed=run["step"], width=None)
     grid.add_row("step", f"{run['step']} of {run['steps']}", bar)
     grid.add_row("train loss", _loss(run["loss"]), curves["loss"])
@@ -95,10 +99,6 @@ def _figures(run: Snapshot) -> RenderableType:
         told += f"; weights equal {exact['equal']} of {exact['compared']}"
     grid.add_row("microbatches", str(counts["asked"]), told)
     return grid
-
-
-def _curves(run: Snapshot) -> list[tuple[str, list[list[float]]]]:
-    return list(run["curves"].items())
 
 
 def _loss(loss: float | None) -> str:

@@ -38,6 +38,7 @@ from p2pswarm.progress.events import (
 )
 from p2pswarm.progress.servers_view import (
     NAME_CHARS,
+    NUMBER_MAX,
     STAGES_MAX,
     ServersView,
     plain_number,
@@ -274,7 +275,7 @@ class RunView:
                 "height": step.height if step else 0,
                 "head": shown(step.head, NAME_CHARS) if step else "",
             },
-            "waiting": {"stages": list(self.waiting[:STAGES_MAX]), "since": self.waiting_since},
+            "waiting": {"stages": list(self.waiting), "since": self.waiting_since},
             "why": self.why,
             "phases": self._steps.phases(),
             "waits": self._steps.waits(),
@@ -329,14 +330,14 @@ class RunView:
     def _wait(self, stages: tuple[int, ...], at: float) -> None:
         if bool(stages) != bool(self.waiting):
             self.waiting_since = at if stages else None
-        self.waiting = stages
+        self.waiting = stages[:STAGES_MAX]
 
     def _on_step(self, event: Stepped, node: _Node, at: float) -> None:
         last, committed = self.stepped, self._committed
         if last is not None and event.step == last.step and at < (committed or 0.0) + STALL_LEAST_S:
             return  # a new coordinator tells the step that it has of the one before
         self.ended = None
-        took_s = event.took_s if event.took_s > 0 else at - (committed or at)
+        took_s = event.took_s if 0 < event.took_s < NUMBER_MAX else at - (committed or at)
         if took_s > 0 and committed is not None:
             stall_s = self.stall_s()
             if stall_s is not None and took_s > stall_s:
@@ -431,7 +432,7 @@ def _stall(stall: Stall, now_s: float) -> dict[str, Any]:
         "since": stall.since,
         "until": stall.until,
         "seconds": max(0.0, until - stall.since),
-        "waiting": list(stall.waiting[:STAGES_MAX]),
+        "waiting": list(stall.waiting),
     }
 
 

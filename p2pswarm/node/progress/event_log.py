@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,7 +30,7 @@ SYNC_EVERY_S = 1.0  # what a machine that dies may lose
 PEERS_EVERY_S = 10.0  # figures twice a second would be most of the file
 WAITING_MAX = 10_000  # events that wait for a slow disk: some megabytes
 RETRY_S = 10.0  # a disk that was full may have room again
-CLOSE_S = 5.0  # Ctrl-C ends a node within 5 s, whatever its disk does
+CLOSE_S = 2.0  # Ctrl-C ends a node within 5 s, whatever its disk does
 MACHINES_MAX = 4_096  # whose facts a new file repeats
 DIGITS = 6
 TORN = b'{"v":'  # how each line begins
@@ -165,7 +166,13 @@ class EventFiles:
 
     def _rotate(self, told: EventLine) -> None:
         self.sync()
-        self.close()
+        if self._file is not None:
+            self.close()
+            self._put_aside()
+        self._open(told)
+
+    def _put_aside(self) -> None:
+        """Give the file a number, and delete the oldest of too many."""
         older = log_files(self.path)[:-1]
         number = int(older[-1].stem[-DIGITS:]) + 1 if older else 1
         place = self.path.with_name(f"{self.path.stem}.{number:0{DIGITS}}{self.path.suffix}")
@@ -175,9 +182,6 @@ class EventFiles:
             if sum(sizes.values()) + self._file_bytes > self._all_bytes:
                 each.unlink()
                 del sizes[each]
-        self._open(told)
-        if not self._last:
-            self._head(told)
 
     def _head(self, told: EventLine) -> None:
         """Begin a file with what is told once: the run, and the machines."""
@@ -218,8 +222,10 @@ def _cut_torn_line(path: Path) -> int:
 class EventLog:
     """Takes events on the event loop, and writes them on its thread."""
 
-    def __init__(self, files: EventFiles) -> None:
+    def __init__(self, files: EventFiles, retry_s: float = RETRY_S) -> None:
+        """`retry_s`: after a write that failed, until the next is tried."""
         self._files = files
+        self._wait_s = retry_s
         self._events: queue.Queue[EventLine | None] = queue.Queue(WAITING_MAX)
         self._thread = threading.Thread(target=self._write_all, daemon=True, name="event log")
         self._peers_at = float("-inf")
@@ -260,7 +266,7 @@ class EventLog:
                 open_ = told is not None
                 if told is not None:
                     self._files.learn(told)
-                    unsynced = self._try(lambda told=told: self._files.write(told)) or unsynced
+                    unsynced = self._try(partial(self._files.write, told)) or unsynced
             if unsynced and (not open_ or time.monotonic() >= synced_s + SYNC_EVERY_S):
                 self._try(self._files.sync)
                 synced_s, unsynced = time.monotonic(), False
@@ -280,7 +286,7 @@ class EventLog:
                     path,
                     error.strerror or error,
                 )
-            self._failed, self._retry_s = True, time.monotonic() + RETRY_S
+            self._failed, self._retry_s = True, time.monotonic() + self._wait_s
             self._files.close()
             return False
         if self._failed:

@@ -187,7 +187,7 @@ class Reporter:
 
     def _on_member(self, report: MemberReport, seconds: float, now_s: float) -> list[Event]:
         """Tell of a server, and of all; not after each report of a load."""
-        one, stage, name = report.incarnation, report.stage, self._name(report.incarnation.peer)
+        one, stage, name = report.incarnation, report.stage, self.name(report.incarnation.peer)
         server, told = short(one), list[Event]()
         match report:
             case MemberLost(reason=reason, voided=voided, why=why):
@@ -196,8 +196,9 @@ class Reporter:
                 told = [Left(server, stage, why, reason, voided, name, seconds=seconds)]
             case Loaded(load=load):
                 if before := self._peers.get(one):
-                    known = {"ready": before.ready, "counted": before.counted}
-                    self._peers[one] = line_of(server, stage, load, **known)
+                    self._peers[one] = line_of(
+                        server, stage, load, ready=before.ready, counted=before.counted
+                    )
                 every_s = max(PEERS_EVERY_S, len(self._peers) / PEERS_PER_S)
                 if self._over or now_s < self._peers_told_s + every_s:
                     return []
@@ -225,7 +226,7 @@ class Reporter:
         if known is not None and known.facts == facts:
             return []
         name, device, region, software = map(
-            printable, (facts.name, facts.device, facts.region, facts.software)
+            printable, (facts.name, facts.processor, facts.region, facts.software)
         )
         server, threads = PeerId(peer).short, facts.threads
         return [MachineFacts(server, name, device, threads, region, software, seconds=seconds)]
@@ -292,7 +293,8 @@ class Reporter:
             self._asked, self._counted, self._replayed, self._quarantined, self._voided
         )
 
-    def _name(self, peer: bytes) -> str:
+    def name(self, peer: bytes) -> str:
+        """Return what a server's owner calls its machine; empty if it did not say."""
         known = self._facts.get(peer)
         return printable(known.facts.name) if known else ""
 
@@ -317,7 +319,7 @@ class Reporter:
             case TrainerEnlisted(peer):
                 event = StoodBy(PeerId(peer).short, report.text)
             case _ if report.text:
-                named = {short(one): self._name(one.peer) for one in incarnations(report)}
+                named = {short(one): self.name(one.peer) for one in incarnations(report)}
                 kind = type(report).__name__.lower()
                 event = Note(with_names(report.text, named), kind, tuple(named))
         return event

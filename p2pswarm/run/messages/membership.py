@@ -8,6 +8,7 @@ from p2pswarm.net.wire.message import Message, Range, Size, Trailing, message
 from p2pswarm.run.messages.balance import NOT_MEASURED, Capacity
 from p2pswarm.run.messages.field_limits import (
     GROUP_MAX,
+    NAME_CHARS_MAX,
     NO_PATHS,
     VIEW_PART_MAX,
     Bitmap,
@@ -39,7 +40,6 @@ def load_every_s(members: int) -> float:
     return max(1.0, members / LOADS_PER_S)
 
 
-NAME_CHARS_MAX = 64  # of a machine: the longest label of a host name has 63
 THREADS_MAX = 65_536  # far beyond any machine
 
 
@@ -232,8 +232,8 @@ class MemberFacts(Message):
 
     name: Annotated[str, Size(NAME_CHARS_MAX)]
     """What its owner calls it."""
-    device: Annotated[str, Size(NAME_CHARS_MAX)]
-    """What computes."""
+    processor: Annotated[str, Size(NAME_CHARS_MAX)]
+    """What computes, such as the name of a GPU."""
     threads: Annotated[int, Range(0, THREADS_MAX)]
     region: Annotated[str, Size(NAME_CHARS_MAX)]
     software: Annotated[str, Size(NAME_CHARS_MAX)]
