@@ -24,6 +24,7 @@ class StageTimes:
     servers: int
     """Those that the mean is of; 0: none had measured a whole step."""
     forward_s: float
+    """In the last stage all that is done with a microbatch."""
     backward_s: float
     transfer_s: float
     """It computed nothing, and what it had made was on its way to another server."""

@@ -42,12 +42,13 @@ NO_JOURNEY = LastJourney(0.0, ())
 class _Answer:
     """A member's answer to the order to reduce."""
 
+    one: Incarnation
     stage: int
     at_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _FittingClaim:
     """A member's claim that fits what the trainer saw."""
 
     one: Incarnation
@@ -61,7 +62,7 @@ class _Row:
 
 
 @dataclass(slots=True)
-class _DecidedStep:
+class _StepClaims:
     """A step that is decided, while its servers tell where their time went."""
 
     number: int
@@ -72,11 +73,11 @@ class _DecidedStep:
     counted_s: float
     averaged_s: float
     journey: LastJourney
-    last: tuple[Incarnation, _Answer] | None
+    last: _Answer | None
     """Who averaged last."""
     due: dict[Incarnation, int]
     """Members whose claims have not come, with their stages: those of the step before, too."""
-    rows: list[_Row]
+    rows: list[_FittingClaim]
     doubtful: list[int]
     """The stages of members whose claims do not fit."""
 
@@ -98,7 +99,7 @@ class StepTimes:
         self._before: frozenset[Incarnation] = frozenset()
         """The members that averaged the step before."""
         self._averaged_s = 0.0
-        self._decided: _DecidedStep | None = None
+        self._decided: _StepClaims | None = None
 
     def on_reduce(self, journey: LastJourney, now_s: float) -> None:
         """All is counted, and the sums are averaged; again, if an averaging has failed."""
@@ -107,7 +108,7 @@ class StepTimes:
 
     def on_answer(self, one: Incarnation, stage: int, now_s: float) -> None:
         """A member has averaged."""
-        self._answers[one] = _Answer(stage, now_s)
+        self._answers[one] = _Answer(one, stage, now_s)
 
     def on_averaging(self, now_s: float) -> None:
         """All have averaged, and the voters are asked."""
@@ -127,10 +128,10 @@ class StepTimes:
         self._begun_s, self._answers, self._before = now_s, {}, frozenset(answers)
         if begun_s is None:
             return told
-        last = max(answers.items(), key=lambda each: each[1].at_s, default=None)
+        last = max(answers.values(), key=lambda answer: answer.at_s, default=None)
         due = {one: answer.stage for one, answer in answers.items() if one in before}
         times = begun_s, now_s, self._counted_s, self._averaged_s
-        self._decided = _DecidedStep(step, stages, *times, self._journey, last, due, [], [])
+        self._decided = _StepClaims(step, stages, *times, self._journey, last, due, [], [])
         return told if due else told + self._told()
 
     def on_claim(self, one: Incarnation, step: int, claim: StepSeconds) -> list[StepTimed]:
@@ -140,7 +141,7 @@ class StepTimes:
             return []
         stage, span_s = decided.due.pop(one), decided.ended_s - decided.begun_s
         if abs(claim.sum_s - span_s) <= CLAIM_SHARE * span_s + CLAIM_S:
-            decided.rows.append(_Row(one, stage, claim))
+            decided.rows.append(_FittingClaim(one, stage, claim))
         else:
             decided.doubtful.append(stage)
         return [] if decided.due else self._told()
@@ -160,7 +161,7 @@ class StepTimes:
         return [StepTimed(decided.number, duration_s, tuple(table), _chain(decided))]
 
 
-def _chain(decided: _DecidedStep) -> tuple[ChainLink, ...]:
+def _chain(decided: _StepClaims) -> tuple[ChainLink, ...]:
     """What the step's end waited for, one after another; the seconds add up to the step's."""
     busiest = min(decided.rows, key=lambda row: (row.idle_s, row.one), default=None)
     journey, last = decided.journey, decided.last
@@ -174,7 +175,7 @@ def _chain(decided: _DecidedStep) -> tuple[ChainLink, ...]:
         part = JourneyPart.BACKWARD if hop.returning else JourneyPart.FORWARD
         closing = JourneyPart.CLOSING, None, NOBODY, hop.at_s
         parts.append(closing if hop.stage < 0 else (part, hop.stage, peer, hop.at_s))
-    slow = (None, NOBODY) if last is None else (last[1].stage, last[0].peer)
+    slow = (None, NOBODY) if last is None else (last.stage, last.one.peer)
     parts.append((JourneyPart.AVERAGING, *slow, decided.counted_s))
     parts.append((JourneyPart.DECIDING, None, NOBODY, decided.averaged_s))
     chain, end_s = [], decided.ended_s
@@ -186,7 +187,7 @@ def _chain(decided: _DecidedStep) -> tuple[ChainLink, ...]:
     return tuple(reversed(chain))
 
 
-def _mean(stage: int, rows: Sequence[_Row], doubtful: int) -> StageSeconds:
+def _mean(stage: int, rows: Sequence[_FittingClaim], doubtful: int) -> StageSeconds:
     """A row of the table."""
     here = [row for row in rows if row.stage == stage]
     if not here:
@@ -205,9 +206,9 @@ def _mean(stage: int, rows: Sequence[_Row], doubtful: int) -> StageSeconds:
     return StageSeconds(count, mean, slowest.one.peer, doubtful)
 
 
-def _stage(row: _Row | None) -> int | None:
+def _stage(row: _FittingClaim | None) -> int | None:
     return None if row is None else row.stage
 
 
-def _peer(row: _Row | None) -> bytes:
+def _peer(row: _FittingClaim | None) -> bytes:
     return NOBODY if row is None else row.one.peer
