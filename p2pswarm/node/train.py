@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import logging
 import os
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
@@ -18,7 +17,6 @@ from p2pswarm.base.files import Written, write_text
 from p2pswarm.base.ids import PeerId
 from p2pswarm.base.problems import Problems
 from p2pswarm.checkpoint.checkpoint_io import on_thread
-from p2pswarm.checkpoint.names import RUN_HEX
 from p2pswarm.checkpoint.weights_name import weights_name
 from p2pswarm.data.chats.template import template_beside
 from p2pswarm.data.samples.corpus import Corpus
@@ -30,7 +28,7 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.progress.answers import LatestBalance, LatestStatus
 from p2pswarm.node.progress.curves import recorded
-from p2pswarm.node.progress.event_hub import EventHub
+from p2pswarm.node.progress.event_hub import EventHub, numbers_of
 from p2pswarm.node.progress.event_log import open_event_log
 from p2pswarm.node.progress.output import date_time, output
 from p2pswarm.node.progress.reporter import Reporter, begun
@@ -49,7 +47,6 @@ from p2pswarm.node.serve import tensors_within
 from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.machine_name import machine_name
 from p2pswarm.node.stack.stack import NodeStack, Say
-from p2pswarm.progress.event_lines import EventNumbers
 from p2pswarm.progress.events import Event, Report
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.run.messages.balance import AskBalance, AskCapacities, BalanceStatus, RunCapacities
@@ -144,8 +141,7 @@ class LostText:
 
 def event_hub(stack: NodeStack, entry: RunEntry) -> EventHub:
     """Return what numbers the events of this process, and passes them on."""
-    run, by = entry.identity.run.hex()[:RUN_HEX], stack.identity.peer_id.short
-    return EventHub(EventNumbers(run, by, time.time))
+    return EventHub(numbers_of(entry.identity.run, stack.identity.peer_id))
 
 
 @contextlib.asynccontextmanager

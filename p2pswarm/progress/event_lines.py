@@ -24,7 +24,7 @@ from enum import StrEnum
 from typing import Any
 
 from p2pswarm.progress.events import KINDS, Begun, Event, Peers, name_of
-from p2pswarm.progress.step_events import STEP_EVENTS
+from p2pswarm.progress.step_events import STEP_EVENTS, Phases
 
 VERSION = 2  # rises when the meaning of a field changes; 1 had no version, run or number
 LINE_CHARS_MAX = 4 << 20  # 4,096 servers with all their figures
@@ -39,6 +39,8 @@ OWN = ("v", "at", "run", "by", "n", "event", "text")
 """Names that a field of an event cannot have, but for a text that is a field."""
 
 
+THINNED = (Peers, Phases)
+"""Figures that come each second; logs have few of them, and numbers none."""
 READABLE = KINDS | {name_of(kind): kind for kind in STEP_EVENTS}
 """The kinds of events by their names in JSON."""
 
@@ -80,7 +82,7 @@ class EventNumbers:
 
     def stamp(self, event: Event) -> EventLine:
         """The next event of this process; figures of servers do not count, as logs have few."""
-        self._last += not isinstance(event, Peers) or not self._last
+        self._last += not isinstance(event, THINNED) or not self._last
         return EventLine(round(self._wall(), 3), self.run, self._by, self._last, event)
 
 
@@ -148,7 +150,7 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fields:
+class _FieldNames:
     """The fields of a dataclass."""
 
     names: tuple[str, ...]
@@ -156,13 +158,13 @@ class _Fields:
 
 
 @functools.cache
-def _fields(kind: type) -> _Fields | None:
+def _fields(kind: type) -> _FieldNames | None:
     """The fields of a kind of dataclass; None for other values."""
     if not dataclasses.is_dataclass(kind):
         return None
     names = tuple(each.name for each in dataclasses.fields(kind))
     get = operator.attrgetter(*names)  # `asdict` takes ten times as long
-    return _Fields(names, get if len(names) > 1 else lambda value: (get(value),))
+    return _FieldNames(names, get if len(names) > 1 else lambda value: (get(value),))
 
 
 def _read(kind: Any, value: Any) -> Any:

@@ -300,7 +300,7 @@ class Reporter:
 
     def named(self, text: str, peers: Sequence[bytes]) -> str:
         """Return a text with the names of machines behind the short ids of these peers."""
-        return with_names(text, {PeerId(peer).short: self._name(peer) for peer in peers})
+        return with_names(text, {PeerId(peer).short: self.name(peer) for peer in peers})
 
     def _alone(self, report: Report) -> Event | None:
         """Return what a report means that nothing is added to; None: nothing."""

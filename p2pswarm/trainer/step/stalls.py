@@ -218,7 +218,7 @@ class WorkStealing:
         if not held.returning and stage >= held.stage:  # notes may overtake each other
             self._pass(held, stage, now_s)
             held.teller = by
-            held.hops.append(JourneyHop(stage, to, returning=False, at_s=now_s))
+            self._hop(held, JourneyHop(stage, to, returning=False, at_s=now_s))
 
     def on_wait(self, job: MicrobatchJob, by: Incarnation, now_s: float) -> None:
         """The server that has a job has computed it, and waits for a server of the next stage."""
@@ -235,7 +235,7 @@ class WorkStealing:
         if held is not None and held.attempt == job.attempt:
             self._pass(held, stage - 1, now_s)
             held.returning, held.teller = True, held.servers.get(stage)
-            held.hops.append(JourneyHop(stage - 1, held.holder, returning=True, at_s=now_s))
+            self._hop(held, JourneyHop(stage - 1, held.holder, returning=True, at_s=now_s))
 
     def journey(self, microbatch: int) -> tuple[JourneyHop, ...]:
         """Return the way of a microbatch's last attempt, as notes told it."""
@@ -460,6 +460,11 @@ class WorkStealing:
             self._measure(held, held.holder, now_s)
         held.holder, held.stage, held.since_s = held.servers.get(stage), stage, now_s
         held.waits = False
+
+    def _hop(self, held: _Holding, hop: JourneyHop) -> None:
+        """Note where it goes; members that say so without end lengthen no list."""
+        if len(held.hops) < 2 * len(self._took_s) + 2:
+            held.hops.append(hop)
 
     def _measure(self, held: _Holding, holder: Incarnation, now_s: float) -> None:
         """Note how long a server took for what it has finished."""
