@@ -39,16 +39,22 @@ class PhaseClock:
         self._step = -1
         self._depth = [0] * len(ServerPhase)
         """How many things of each phase are under way."""
+        self._here = ServerPhase.WAITING
+        """The first of these phases."""
 
     def on_begin(self, phase: ServerPhase, now_s: float) -> None:
         """Something of a phase begins."""
         self._count(now_s)
         self._depth[phase] += 1
+        self._here = min(self._here, phase)
 
     def on_end(self, phase: ServerPhase, now_s: float) -> None:
         """Something of a phase that had begun is over."""
         self._count(now_s)
         self._depth[phase] -= 1
+        if phase is self._here and not self._depth[phase]:
+            under_way = (one for one in ServerPhase if self._depth[one])
+            self._here = next(under_way, ServerPhase.WAITING)
 
     def lap(self, step: int, now_s: float) -> StepSeconds:
         """The time since the last lap of another step: an order may be carried out twice."""
@@ -60,8 +66,7 @@ class PhaseClock:
         return StepSeconds(*(min(SECONDS_MAX, max(0.0, now - before)) for now, before in pairs))
 
     def _count(self, now_s: float) -> None:
-        here = next((phase for phase in ServerPhase if self._depth[phase]), ServerPhase.WAITING)
-        self._spent_s[here] += now_s - self._since_s
+        self._spent_s[self._here] += now_s - self._since_s
         self._since_s = now_s
 
 
