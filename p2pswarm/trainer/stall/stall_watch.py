@@ -22,7 +22,8 @@ MEASURED = 32  # steps remembered
 AGAIN_S = 5.0  # until a stall is looked at again; twice as long each time
 AGAIN_MAX_S = 600.0
 VAGUE = (StallCause.UNKNOWN, StallCause.QUEUE)
-"""What a second look may find once the cause is over; people were told the cause."""
+"""Causes that a second look finds once another is over, and any look while batches are evaluated:
+all work, and there is more of it."""
 
 
 class StallWatch:
@@ -85,8 +86,8 @@ class StallWatch:
         if view.waits_by_plan:
             return
         found = verdict(view, answers)
-        again = self._told is not None and found.cause in VAGUE
-        if self._told is None or (self._told.names != found.names and not again):
+        vague = found.cause in VAGUE and (self._told is not None or view.evaluates)
+        if not vague and (self._told is None or self._told.names != found.names):
             self._told = found
             self._reports.append(self._report(found, now_s - self._begun_s))
 

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.trainer.members.membership import Membership
+from p2pswarm.trainer.step.in_flight import EVALUATION_BASE
 from p2pswarm.trainer.step.reduction import Reductions
 from p2pswarm.trainer.step.stalls import HeldMicrobatch
 from p2pswarm.trainer.step.step import Phase, Step
@@ -38,6 +39,11 @@ class TrainerView:
     """Servers that were lost, and whose sums are waited for."""
     waits_by_plan: bool = False
     """True while weights are fetched, or references are computed: no step is to end then."""
+
+    @property
+    def evaluates(self) -> bool:
+        """Return whether held-out batches are under way: their steps take longer than others."""
+        return any(one.microbatch >= EVALUATION_BASE for one in self.held)
 
     @property
     def suspects(self) -> list[bytes]:

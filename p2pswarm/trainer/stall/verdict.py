@@ -103,7 +103,7 @@ def _silent(view: TrainerView, answers: Answers) -> StallVerdict | None:
     worst = max(waited, key=lambda peer: (view.unheard_s[peer], peer))
     here = [worst] + [peer for peer in waited if peer != worst]
     said_s = view.unheard_s[worst]
-    others = f"; so do {len(here) - 1} more" if len(here) > 1 else ""
+    others = f"; nor do {len(here) - 1} more" if len(here) > 1 else ""
     return StallVerdict(
         StallCause.SILENT,
         tuple(here),

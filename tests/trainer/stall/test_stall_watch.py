@@ -4,10 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.waits import ServerWaits
 from p2pswarm.trainer.reports.step_seconds import StallCause, Stalling, StallOver
 from p2pswarm.trainer.stall.stall_watch import AGAIN_S, FIRST_S, LEAST_S, STEPS, StallWatch
 from p2pswarm.trainer.stall.trainer_view import TrainerView
+from p2pswarm.trainer.step.in_flight import EVALUATION_BASE
+from p2pswarm.trainer.step.stalls import HeldMicrobatch
 from p2pswarm.trainer.step.step import Phase
 
 ANN = b"a" * 32
@@ -128,3 +131,19 @@ def test_a_step_that_waits_by_plan_is_no_stall():
     watch.on_deadline(now_s + AGAIN_S)
     watch.on_answers(view(1, unserved=(1,)), {}, now_s + AGAIN_S)
     assert len(watch.drain()) == 1
+
+
+def test_a_step_with_held_out_batches_takes_longer_and_is_no_stall_while_all_work():
+    watch, one = StallWatch(), Incarnation(ANN, 1)
+    now_s = steps(watch, 2.0) + 6.0
+    held = HeldMicrobatch(EVALUATION_BASE + 3, 0, one, None, 1.0, returning=False, waits=False)
+    evaluates = replace(view(1), held=(held,))
+    busy = ServerWaits(0, 1, "computes", queued=9)
+    watch.on_deadline(now_s)
+    watch.on_answers(evaluates, {ANN: busy}, now_s)
+    assert watch.drain() == []
+
+    watch.on_deadline(now_s + AGAIN_S)
+    silent = replace(evaluates, unheard_s={ANN: 9.0})
+    watch.on_answers(silent, {ANN: None}, now_s + AGAIN_S)
+    assert [one.cause for one in watch.drain()] == [StallCause.SILENT]
