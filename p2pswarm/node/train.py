@@ -98,10 +98,10 @@ async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, sa
         return LEFT_EARLY
     config = dataclasses.replace(config, run=entry.identity.config)  # it may be closed by another
     stack = dataclasses.replace(stack, config=config)
-    saved, lost = "", LostText(leaving)
+    saved, lost, hub = "", LostText(leaving), event_hub(stack, entry)
     try:
         async with (
-            _shown(config, entry, event_hub(stack, entry)) as tell,
+            _shown(config, entry, hub) as tell,
             open_trainer(stack, corpus, tell, entry, lost.on_loss) as trainer,
         ):
             ended = await unless(leaving, trainer.run())

@@ -264,6 +264,7 @@ class RunView:
             "learning_rate": plain_number(step.learning_rate) if step else None,
             "gradient_norm": plain_number(step.gradient_norm) if step else None,
             "tokens_per_s": self.tokens_per_s(now_s),
+            "whole_tokens_per_s": plain_number(self.ended.tokens_per_s) if self.ended else None,
             "usual_step_s": self.usual_s(),
             "began": self._began,
             "committed": self._committed if step else None,

@@ -258,6 +258,7 @@ COMMANDS = [
     "data",
     "status",
     "explain",
+    "watch",
     "doctor",
     "verify",
     "generate",
