@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from results import command_line, quantile, show, write_json
 from swarm_processes import Run, RunFailed, Site, events, swarm
 
-from p2pswarm.progress.events import Event, Stepped
-from p2pswarm.progress.step_events import PARTS, Phases
+from p2pswarm.progress.events import Event, Phases, Stepped
+from p2pswarm.progress.step_seconds import PARTS
 
 ALLOWED = 0.03
 """How far the sum of a stage's parts may be from the step, of all steps of a run together."""

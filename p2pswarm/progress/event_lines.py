@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from p2pswarm.progress.events import KINDS, Begun, Event, Peers, name_of
-from p2pswarm.progress.step_events import STEP_EVENTS, Phases
+from p2pswarm.progress.events import KINDS, Begun, Event, Peers, Phases, name_of
 
 VERSION = 2  # rises when the meaning of a field changes; 1 had no version, run or number
 LINE_CHARS_MAX = 4 << 20  # 4,096 servers with all their figures
@@ -41,8 +40,6 @@ OWN = ("v", "at", "run", "by", "n", "event", "text")
 
 THINNED = (Peers, Phases)
 """Figures that come each second; logs have few of them, and numbers none."""
-READABLE = KINDS | {name_of(kind): kind for kind in STEP_EVENTS}
-"""The kinds of events by their names in JSON."""
 
 
 class UnknownEvent(ValueError):
@@ -60,8 +57,8 @@ class EventLine:
     by: str
     """The short peer id of who tells it."""
     n: int
-    """Which event of its process it is, from 1 on; `peers`, and what is repeated at the head of a
-    file, have the number of the event before."""
+    """Which event of its process it is, from 1 on; `peers`, `phases`, and what is repeated at the
+    head of a file, have the number of the event before."""
     event: Event
 
     @functools.cached_property
@@ -127,9 +124,9 @@ def _kind(fields: Any) -> type[Event]:
             f"an event of version {str(version)[:SHOWN_CHARS]}, this program reads {VERSION}: "
             "install the newest release"
         )
-    if type(name) is str and name.isidentifier() and name not in READABLE:
+    if type(name) is str and name.isidentifier() and name not in KINDS:
         raise UnknownEvent(f"an event {name[:SHOWN_CHARS]!r}, which a newer release has")
-    return READABLE[name]
+    return KINDS[name]
 
 
 def _no_constant(text: str) -> float:

@@ -28,6 +28,7 @@ from p2pswarm.progress.events import (
     MachineFacts,
     MicrobatchCounts,
     Peers,
+    Phases,
     Relocated,
     RolledBack,
     Serving,
@@ -45,7 +46,7 @@ from p2pswarm.progress.servers_view import (
     plain_number,
     shown,
 )
-from p2pswarm.progress.step_events import Phases, StepView
+from p2pswarm.progress.step_view import StepView
 
 EVENTS_KEPT = 1_000  # what a developer scrolls through; 500 bytes each
 EVENTS_SHOWN = 100  # in a snapshot, if nobody asks for more

@@ -37,9 +37,12 @@ from p2pswarm.progress.events import (
     Note,
     PeerLine,
     Peers,
+    Phases,
     Relocated,
     RolledBack,
     Serving,
+    Stalled,
+    StallEnded,
     Started,
     Stepped,
     StoodBy,
@@ -47,7 +50,7 @@ from p2pswarm.progress.events import (
     Why,
     name_of,
 )
-from p2pswarm.progress.step_events import ChainPart, Phases, StageTimes, Stalled, StallEnded
+from p2pswarm.progress.step_seconds import ChainPart, StageTimes
 
 COUNTS = MicrobatchCounts(asked=32, counted=16, replayed=3)
 MEASURED = PeerLine(

@@ -10,7 +10,7 @@ import pytest
 
 from p2pswarm.progress.event_lines import OWN, VERSION
 from p2pswarm.progress.events import KINDS, Departure, Event, MicrobatchCounts, PeerLine
-from p2pswarm.progress.step_events import ChainPart, StageTimes
+from p2pswarm.progress.step_seconds import ChainPart, StageTimes
 
 PAGE = Path(__file__).parents[2] / "docs" / "events.md"
 PARTS = (MicrobatchCounts, PeerLine, StageTimes, ChainPart)

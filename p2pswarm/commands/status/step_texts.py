@@ -4,7 +4,7 @@ import dataclasses
 
 from p2pswarm.node.progress.why import chain_part, stage_times
 from p2pswarm.progress.printable import printable
-from p2pswarm.progress.step_events import PARTS, StageTimes, chain_text, short_s
+from p2pswarm.progress.step_seconds import PARTS, StageTimes, chain_text, short_s
 from p2pswarm.run.messages.waits import RunWhy
 
 NOT_MEASURED = "no step was measured yet: where its seconds go is known after the second one"

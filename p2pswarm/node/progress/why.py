@@ -8,14 +8,8 @@ from collections.abc import Callable, Sequence
 from p2pswarm.base.errors import NotServing
 from p2pswarm.base.estimates import Window
 from p2pswarm.base.ids import PeerId
-from p2pswarm.progress.events import Event, Report
-from p2pswarm.progress.step_events import (
-    ChainPart,
-    Phases,
-    StageTimes,
-    Stalled,
-    StallEnded,
-)
+from p2pswarm.progress.events import Event, Phases, Report, Stalled, StallEnded
+from p2pswarm.progress.step_seconds import ChainPart, StageTimes
 from p2pswarm.run.messages.field_limits import SECONDS_MAX
 from p2pswarm.run.messages.waits import (
     CAUSE_CHARS,

@@ -6,7 +6,8 @@ from p2pswarm.base.errors import NotServing
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.wire.message import decode, encode
 from p2pswarm.node.progress.why import PHASES_EVERY_S, StepReports
-from p2pswarm.progress.step_events import ChainPart, Phases, StageTimes, Stalled, StallEnded
+from p2pswarm.progress.events import Phases, Stalled, StallEnded
+from p2pswarm.progress.step_seconds import ChainPart, StageTimes
 from p2pswarm.run.messages.waits import (
     AskWhy,
     ChainLink,

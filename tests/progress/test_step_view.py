@@ -3,15 +3,9 @@
 import json
 
 from p2pswarm.progress.event_lines import EventNumbers, from_line, to_line
-from p2pswarm.progress.events import Begun
-from p2pswarm.progress.step_events import (
-    ChainPart,
-    Phases,
-    StageTimes,
-    Stalled,
-    StallEnded,
-    StepView,
-)
+from p2pswarm.progress.events import Begun, Phases, Stalled, StallEnded
+from p2pswarm.progress.step_seconds import ChainPart, StageTimes
+from p2pswarm.progress.step_view import StepView
 from p2pswarm.progress.view import RunView
 
 PHASES = Phases(
