@@ -155,7 +155,7 @@ def test_the_seconds_of_each_stage_and_of_the_chain_are_the_steps(delay):
 
     timed = [one for one in swarm.reports if isinstance(one, StepTimed)]
     assert len(timed) == 6
-    for one in timed[1:]:
+    for one in timed[1:-1]:  # of the last, not all tell before the run is over
         assert sum(link.seconds for link in one.chain) == pytest.approx(one.duration_s)
         for row in one.stages:
             assert (row.servers, row.doubtful) == (2, 0)
