@@ -35,9 +35,10 @@ tensors discovery/dht discovery/gossip reach/nat reach/punch reach/relay run/acc
 run run/averaging run/state node/stack
 checkpoint models/rounding models/base_weights trainer/reports
 models/compute trainer/members
-models/check
+models/check server/waits
 server/devices trainer/balance
 server trainer/step
+trainer/stall
 trainer/coordinator
 trainer/coordinator_io node/progress
 trainer/leadership node/run
@@ -162,6 +163,7 @@ SHELL = frozenset(
         "trainer/coordinator_io/checkpoints_io.py",
         "trainer/coordinator_io/coordinator_io.py",
         "trainer/coordinator_io/dispatch.py",
+        "trainer/coordinator_io/stalls_io.py",
         "trainer/leadership/handover_io.py",
         "trainer/leadership/participant.py",
         "trainer/leadership/rollback_io.py",

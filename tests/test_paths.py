@@ -234,5 +234,5 @@ def test_the_end_of_a_step_from_its_last_count_to_the_next_launch(capsys):
 
     end = run.files()
     assert run.coordinator.step == 2
-    assert len(end) <= 25
+    assert len(end) <= 26  # one of them only tells where the step's seconds went
     show(capsys, "step end", end)

@@ -25,6 +25,11 @@ class SuspendAwareClock:
         self._now_s = loop_s
         self._stopped_s = 0.0
 
+    @property
+    def stopped_s(self) -> float:
+        """Return for how long this process has been stopped in all."""
+        return self._stopped_s
+
     def read(self, loop_s: float) -> float:
         """The time now; it never goes back."""
         gap_s = loop_s - self._seen_s

@@ -23,6 +23,7 @@ from p2pswarm.node.progress.output import write_line as say
 from p2pswarm.node.roles import role_module
 from p2pswarm.node.shutdown import Shutdown, unless
 from p2pswarm.node.stack.stack import open_stack
+from p2pswarm.node.stack_traces import watch_stacks_signal
 from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.settings.config import EMULATED
 from p2pswarm.settings.node_config import NodeConfig
@@ -80,6 +81,7 @@ async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
 
     shutdown = Shutdown(asyncio.get_running_loop(), config, say)
     shutdown.watch_signals()
+    watch_stacks_signal(config.state, say)
     if config.leave_at_eof:
         shutdown.watch_stdin()
     ready: tuple[ModuleType, object] | None = None

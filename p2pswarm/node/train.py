@@ -39,6 +39,7 @@ from p2pswarm.node.progress.notify_io import AlertSource, notified
 from p2pswarm.node.progress.output import date_time, output
 from p2pswarm.node.progress.reporter import Reporter, begun
 from p2pswarm.node.progress.wandb_curves import sent
+from p2pswarm.node.progress.why import StepReports
 from p2pswarm.node.run.closed_run import has_invitation, may_vote, run_calls, until_out
 from p2pswarm.node.run.discovery import announce, announce_end, ends, offered
 from p2pswarm.node.run.preparation import PreparedRun, check_run, prepare_run
@@ -62,6 +63,7 @@ from p2pswarm.run.messages.cost import Spent
 from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.run import RunOver
 from p2pswarm.run.messages.status import AskStatus, RunStatus
+from p2pswarm.run.messages.waits import AskWhy
 from p2pswarm.run.schedule import delay_cost
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.node_config import NodeConfig
@@ -235,6 +237,8 @@ class RunReports:
         self._balance = LatestBalance(identity.run, run.balance.rule)
         rpc.serve_unary(AskStatus, self._status_of)
         rpc.serve_unary(AskBalance, self._balance_of)
+        self._why = StepReports(identity.run)
+        rpc.serve_unary(AskWhy, lambda _, asked: self._why.answer(asked, self._loop.time()))
         rpc.serve_unary(AskCapacities, self._capacities)
         cut = tuple(len(stage_blocks(run, stage)) for stage in range(run.stages))
         tell(begun(run, "trainer", machine_name(stack.config), cut, parameters, done))
@@ -247,7 +251,8 @@ class RunReports:
         if isinstance(report, Leads | WentBack):
             self._status.go_on_after(report.version)
         self._account.on_report(report, self._invited)
-        for event in self._reporter.on_report(report, now_s):
+        told = self._reporter.on_report(report, now_s)
+        for event in [*told, *self._why.on_report(report, now_s, self._reporter.named)]:
             self._status.on_event(event, now_s)
             self._tell(event)
 

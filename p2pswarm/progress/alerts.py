@@ -18,6 +18,7 @@ from p2pswarm.progress.events import (
     Ended,
     Event,
     RolledBack,
+    Stalled,
     Started,
     Stepped,
     Waiting,
@@ -74,6 +75,8 @@ class Alerts:
         """When the newest step was committed, or the first one began; None: nothing is due."""
         self._stalled = False
         """True if the present step was told to stand still."""
+        self._cause = ""
+        """Why it does, once that is known."""
         self._waiting: tuple[int, ...] = ()
         self._waiting_s = math.inf
         """When the stages that nobody serves are told."""
@@ -89,6 +92,9 @@ class Alerts:
                 if self._committed_s is not None and event.step > self._step:
                     self._took_s.append(now_s - self._committed_s)
                 self._step, self._committed_s, self._stalled = event.step, now_s, False
+                self._cause = ""
+            case Stalled():
+                self._cause = event.why
             case RolledBack():
                 self._step = event.step
                 self._wait((), now_s)
@@ -122,19 +128,11 @@ class Alerts:
         if now_s >= self._stall_due_s():
             self._stalled = True
             assert self._committed_s is not None, "its step is late"
-            usual_s = statistics.median(self._took_s)
-            text = (
-                f"step {self._step + 1} takes {now_s - self._committed_s:.0f} s, "
-                f"usually {usual_s:.1f} s"
-            )
-            if self._waiting:
-                text += f": {Waiting(self._waiting).text}"
-            self._tell(AlertKind.STALL, text, now_s)
-
-    def on_stall(self, text: str, now_s: float) -> None:
-        """Others have found out why the present step stands still."""
-        self._stalled = True
-        self._tell(AlertKind.STALL, text, now_s)
+            text = f"step {self._step + 1} takes {now_s - self._committed_s:.0f} s"
+            if self._took_s:
+                text += f", usually {statistics.median(self._took_s):.1f} s"
+            cause = self._cause or (Waiting(self._waiting).text if self._waiting else "")
+            self._tell(AlertKind.STALL, f"{text}: {cause}" if cause else text, now_s)
 
     def _wait(self, stages: tuple[int, ...], now_s: float) -> None:
         began = self._committed_s is not None  # before the first step it waits for newcomers
@@ -145,9 +143,9 @@ class Alerts:
         self._waiting = stages
 
     def _stall_due_s(self) -> float:
-        if self._committed_s is None or self._stalled or not self._took_s:
+        if self._committed_s is None or self._stalled or not (self._took_s or self._cause):
             return math.inf
-        usual_s = statistics.median(self._took_s)
+        usual_s = statistics.median(self._took_s) if self._took_s else 0.0
         return self._committed_s + max(STALL_STEPS * usual_s, STALL_LEAST_S)
 
     def _tell(self, kind: AlertKind, text: str, now_s: float) -> None:

@@ -24,7 +24,7 @@ from enum import StrEnum
 from typing import Any
 
 from p2pswarm.progress.cost_events import BudgetReached, CostSoFar
-from p2pswarm.progress.events import KINDS, Begun, Event, Peers, name_of
+from p2pswarm.progress.events import KINDS, Begun, Event, Peers, Phases, name_of
 
 VERSION = 2  # rises when the meaning of a field changes; 1 had no version, run or number
 LINE_CHARS_MAX = 4 << 20  # 4,096 servers with all their figures
@@ -37,6 +37,10 @@ FINITE_NOT = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 NOT_AN_EVENT = AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError
 OWN = ("v", "at", "run", "by", "n", "event", "text")
 """Names that a field of an event cannot have, but for a text that is a field."""
+
+
+THINNED = (Peers, Phases)
+"""Figures that come each second; logs have few of them, and numbers none."""
 
 
 class UnknownEvent(ValueError):
@@ -58,8 +62,8 @@ class EventLine:
     by: str
     """The short peer id of who tells it."""
     n: int
-    """Which event of its process it is, from 1 on; `peers`, and what is repeated at the head of a
-    file, have the number of the event before."""
+    """Which event of its process it is, from 1 on; `peers`, `phases`, and what is repeated at the
+    head of a file, have the number of the event before."""
     event: Event
 
     @functools.cached_property
@@ -80,7 +84,7 @@ class EventNumbers:
 
     def stamp(self, event: Event) -> EventLine:
         """The next event of this process; figures of servers do not count, as logs have few."""
-        self._last += not isinstance(event, Peers) or not self._last
+        self._last += not isinstance(event, THINNED) or not self._last
         return EventLine(round(self._wall(), 3), self.run, self._by, self._last, event)
 
 

@@ -8,6 +8,8 @@ Units:   seconds since the first step began, 0 before it; losses in nats per tok
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from p2pswarm.progress.step_seconds import ChainPart, StageTimes, short_s
+
 SHORT_NAMES = {
     "BudgetReached": "budget",
     "CheckpointFailed": "notsaved",
@@ -457,6 +459,60 @@ class Why(Event):
     """Microbatches a second that each stage could do."""
     slowest: int | None = None
     """The stage that the run is as fast as; None: nothing is measured yet."""
+
+
+# The seconds of a step.
+
+
+@dataclass(frozen=True, slots=True)
+class Phases(Event):
+    """Where the seconds of a step went; of some steps, at most once a second."""
+
+    step: int
+    took_s: float
+    """From the commit before it to its own."""
+    stages: tuple[StageTimes, ...]
+    """All of them, in order."""
+    chain: tuple[ChainPart, ...]
+    """What its end waited for, one after another: the seconds add up to `took_s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled(Event):
+    """A step takes far longer than others; who waits for whom."""
+
+    step: int
+    """That does not end."""
+    for_s: float
+    """Since it began; of a trainer that was stopped, for how long it was."""
+    usual_s: float | None
+    """How long steps take; None: not measured yet."""
+    cause: str
+    """unserved, silent, link, computing, queue, averaging, commit, sum, votes, network, stopped or
+    unknown (docs/slow.md)."""
+    servers: tuple[str, ...]
+    """Short peer ids of those that the run waits for; of a link both ends, the sender first."""
+    stages: tuple[int, ...]
+    """Their stages; or those that nobody serves."""
+    why: str
+    """The cause in words."""
+
+    @property
+    def text(self) -> str:
+        usually = "" if self.usual_s is None else f", usually {short_s(self.usual_s)}"
+        return f"step {self.step} takes {short_s(self.for_s)}{usually}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class StallEnded(Event):
+    """A step that had stalled is done."""
+
+    step: int
+    took_s: float
+
+    @property
+    def text(self) -> str:
+        return f"step {self.step} is done after {short_s(self.took_s)}: the run goes on"
 
 
 # The trainers.

@@ -201,7 +201,7 @@ class LineFormat:
     def line(self, event: Event, now_s: float, at: str) -> str | None:
         """The line for an event, or None if it is to be left out."""
         self._follow(event)
-        if isinstance(event, Peers | Begun | MachineFacts | CostSoFar):
+        if isinstance(event, Peers | Begun | MachineFacts | CostSoFar) or not event.text:
             return None
         if isinstance(event, Stepped):
             if event.seconds < self._next_s:

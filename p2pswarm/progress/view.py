@@ -30,6 +30,7 @@ from p2pswarm.progress.events import (
     MachineFacts,
     MicrobatchCounts,
     Peers,
+    Phases,
     Relocated,
     RolledBack,
     Serving,
@@ -47,6 +48,7 @@ from p2pswarm.progress.servers_view import (
     plain_number,
     shown,
 )
+from p2pswarm.progress.step_view import StepView
 from p2pswarm.progress.time_left import EndEstimate, TimeLeft
 
 EVENTS_KEPT = 1_000  # what a developer scrolls through; 500 bytes each
@@ -62,7 +64,7 @@ CURRENCY_CHARS = 3
 HOURS_MAX = 48  # since last evening, also after a day away
 Snapshot = dict[str, Any]
 """A run at one moment, as `RunView.to_json` has it; docs/watch.md has its fields."""
-FIGURE_EVENTS = (Stepped, Peers, HeldOut, MachineFacts, CostSoFar)
+FIGURE_EVENTS = (Stepped, Peers, HeldOut, MachineFacts, CostSoFar, Phases)
 """Events that are figures; all others are sentences in the list of events."""
 
 
@@ -155,6 +157,7 @@ class RunView:
         self._events: deque[ShownEvent] = deque(maxlen=EVENTS_KEPT)
         self._stalls: deque[StepStall] = deque(maxlen=STALLS_MAX)
         self._stalls_in_all = 0
+        self._steps = StepView()
         self._nodes: dict[str, _NodeRow] = {}
         self._hours: deque[_Hour] = deque(maxlen=HOURS_MAX)
 
@@ -183,6 +186,7 @@ class RunView:
                 self._on_servers(event, at)
             case _:
                 self._on_other(event, at)
+        self._steps.on_event(event, at)
         if not isinstance(event, FIGURE_EVENTS):
             text = shown(event.text, TEXT_CHARS)
             name, by = name_of(type(event)), shown(told.by, NAME_CHARS)
@@ -284,6 +288,8 @@ class RunView:
             },
             "waiting": {"stages": list(self.waiting), "since": self.waiting_since},
             "why": self.why,
+            "phases": self._steps.phases(),
+            "waits": self._steps.waits(),
             "slowest": self.slowest,
             "stages": self._stage_rows(now_s),
             "servers": self.servers.rows(now_s),

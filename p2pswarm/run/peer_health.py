@@ -192,6 +192,11 @@ class PeerHealth:
         for times_s in self._averagings_s.values():
             times_s.append(took_s)
 
+    @property
+    def broken_peers(self) -> list[bytes]:
+        """Return the peers from which nothing comes at present, by their ids."""
+        return sorted(self._silent)
+
     def is_broken(self, peer: bytes) -> bool:
         """Return whether nothing comes from a peer at present."""
         return peer in self._silent

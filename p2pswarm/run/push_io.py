@@ -5,8 +5,8 @@ gradients back to the server that their microbatch came from.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from p2pswarm.base.errors import BadMessage, Busy, SwarmError
@@ -34,6 +34,8 @@ class Pusher:
 
     rpc: Rpc
     tensors: TensorTransfer
+    on_sending: Callable[[bool], None] = lambda _begins: None
+    """Told when the bytes set out, and when they are all with the server or will not come."""
 
     async def push(
         self,
@@ -59,12 +61,21 @@ class Pusher:
             started_s = loop.time()
             if tuple(each.meta for each in encoded) != push.tensors:
                 raise Busy("the tensors differ from the announced ones", 0.0)  # none were sent
-            await self.tensors.send(stream, grant, encoded, Priority.TENSOR)
+            with self._sending():
+                await self.tensors.send(stream, grant, encoded, Priority.TENSOR)
             progress.sent(started_s)
             receipt = await stream.receive()
             if not isinstance(receipt, Receipt):
                 raise BadMessage(f"{type(receipt).__name__} where a Receipt is due")
             progress.computed(loop.time(), receipt)
+
+    @contextmanager
+    def _sending(self) -> Iterator[None]:
+        self.on_sending(True)
+        try:
+            yield
+        finally:
+            self.on_sending(False)
 
 
 async def push_to_any(

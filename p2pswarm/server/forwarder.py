@@ -145,7 +145,12 @@ class Forwarder:
         self._session = session
         self._tasks = tasks
         self._going: dict[asyncio.Task[None], Key] = {}
-        self._pusher = Pusher(rpc, session.context.tensors)
+        loop, waits = asyncio.get_running_loop(), session.waits
+        self._pusher = Pusher(
+            rpc,
+            session.context.tensors,
+            lambda begins: waits.on_sending(loop.time(), begins=begins),
+        )
         down, up = session.codecs.usual
         self._forward = Direction(up, session.codecs.gives)
         self._backward = Direction(down, session.codecs.returns)
@@ -171,6 +176,16 @@ class Forwarder:
         self._going[task] = item.key
         task.add_done_callback(self._going.pop)
         return made
+
+    @contextmanager
+    def _offered(self, key: Key, peer: bytes) -> Iterator[None]:
+        """Run a block in which a peer is to take a result."""
+        waits = self._session.waits
+        waits.on_offer(key, peer, asyncio.get_running_loop().time())
+        try:
+            yield
+        finally:
+            waits.on_offer_end(key, peer)
 
     async def _push_and_report(self, item: WorkItem, work: _Push, pending: _PendingBundle) -> None:
         """Do `work`; tell the trainer the reason if it failed."""
@@ -209,7 +224,7 @@ class Forwarder:
 
             wait.on_request(handed(push, member))
             session.scheduler.handed(item.key, member.peer)  # inline tensors go before a grant
-            with pending.settled():
+            with pending.settled(), self._offered(item.key, member.peer):
                 await self._pusher.push(member, push, load, progress)
             session.meter.on_output(bytes_of(push.tensors))
             if progress.times is not None and not progress.asks_keeper:
@@ -229,7 +244,7 @@ class Forwarder:
             below = session.scheduler.stage - 1
             push = replace(item.push, work=Work.BACKWARD, stage=below, tensors=metas)
             load = functools.partial(pending.encoded, member)
-            with pending.settled():
+            with pending.settled(), self._offered(item.key, member.peer):
                 await self._pusher.push(member, push, load, progress)
             session.meter.on_output(bytes_of(push.tensors))
             if progress.times is not None:

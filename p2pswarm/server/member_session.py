@@ -26,6 +26,7 @@ from p2pswarm.run.state.partial_state import PartialFolder
 from p2pswarm.run.state.version_reader import WINDOW_BYTES
 from p2pswarm.server.boundary_cache import KEPT_BYTES
 from p2pswarm.server.scheduler import Scheduler
+from p2pswarm.server.waits.own_waits import OwnWaits
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.transfer import TensorTransfer
 
@@ -128,6 +129,8 @@ class MemberSession:
     """Measures what this server can do."""
     codecs: StageCodecs
     """The codecs of its boundaries, step by step."""
+    waits: OwnWaits
+    """What it does and waits for, for who asks."""
 
     @property
     def members_about(self) -> int:

@@ -32,6 +32,7 @@ from p2pswarm.run.messages.membership import (
 )
 from p2pswarm.run.messages.step import Reduce
 from p2pswarm.run.messages.trainers import Alive
+from p2pswarm.run.messages.waits import ServerWaits
 from p2pswarm.run.peer_health_io import WatchedRpc
 from p2pswarm.server.boundary_cache import BoundaryCache
 from p2pswarm.server.commit_log import ClosedSum, HeldWeights
@@ -43,6 +44,7 @@ from p2pswarm.server.orders_io import ObservedReductions, OpenOrders, Preparatio
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.scheduler import Scheduler, bitmap_of, expected_tensors
 from p2pswarm.server.stage_checkpoint_io import Checkpointing
+from p2pswarm.server.waits.own_waits import OwnWaits
 from p2pswarm.server.weights_download import PieceKeeping
 from p2pswarm.server.worker import Worker
 
@@ -165,6 +167,24 @@ class SessionParts:
         self.reducing.health.averaged(order.partners, clock() - begun_s)
         return outcome
 
+    def waits(self, state: str, unheard_s: float, now_s: float) -> ServerWaits:
+        """Return what this server does and waits for; `state`: of its lifecycle."""
+        scheduler, averaging = self.session.scheduler, self.averaging
+        broken = [*self.pushing.health.broken_peers, *self.reducing.health.broken_peers]
+        return self.session.waits.view(
+            now_s,
+            stage=self.replica.stage,
+            version=self.replica.version,
+            state=state,
+            queued=scheduler.queued() - scheduler.coming(),
+            coming=scheduler.coming(),
+            away=self.worker.away,
+            held_by=scheduler.held_by(),
+            missing=averaging.lacks(),
+            broken=dict.fromkeys(broken),
+            unheard_s=unheard_s,
+        )
+
     async def tell_states(self) -> None:
         """Tell the trainer the digest of each version, as soon as it is known."""
         version = None
@@ -278,6 +298,7 @@ def session_parts(
         Signal(),
         CapacityMeter(),
         codecs,
+        OwnWaits(loop.time()),
     )
     averaging = StageAveraging(
         *(reducing, context.tensors, context.compute, members.find, tasks),

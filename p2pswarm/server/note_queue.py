@@ -1,7 +1,7 @@
 """Reports of a server to its trainer: notes in order, its load, how long gradients take."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from p2pswarm.base.errors import LinkLost
@@ -100,6 +100,11 @@ class GradientReturns:
         self._took_s = Ema(SMOOTHING)
         self._away: dict[Key, float] = {}
         """Time of each departure; the oldest first."""
+
+    @property
+    def away(self) -> Mapping[Key, float]:
+        """Return the time of each departure; the oldest first."""
+        return self._away
 
     def left(self, key: Key, now_s: float) -> None:
         """Its forward is computed here."""

@@ -352,6 +352,16 @@ class Scheduler:
         """The number of items that wait, their bytes here or not."""
         return len(self._coming) + len(self._queue)
 
+    def coming(self) -> int:
+        """The number of those whose bytes are not here."""
+        return len(self._coming)
+
+    def held_by(self) -> dict[Key, bytes]:
+        """Return who has each microbatch whose gradient is to come back here, as far as known."""
+        return {
+            key: held.next_peer for key, held in self._held.items() if held.next_peer is not None
+        }
+
     def period(self, now_s: float) -> Period:
         """The work since the last call."""
         done, self._period = self._period, Period(now_s)

@@ -14,6 +14,7 @@ from p2pswarm.base.exception_group import cause_of
 from p2pswarm.base.ids import Contact
 from p2pswarm.base.signal import Signal
 from p2pswarm.base.tasks import obey_cancellation
+from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.averaging.piece_delivery import AveragingRoadLost
@@ -24,6 +25,7 @@ from p2pswarm.run.messages.microbatch import Push
 from p2pswarm.run.messages.state import FetchBase, FetchPieces
 from p2pswarm.run.messages.step import CannotAverage, Commit, Committed, Fence, Reduce, Shard
 from p2pswarm.run.messages.trainers import Alive
+from p2pswarm.run.messages.waits import AskWaits, ServerWaits
 from p2pswarm.run.peer_health import AVERAGING_SILENT_S, AVERAGING_WAIT_S
 from p2pswarm.run.peer_health_io import WatchedRpc
 from p2pswarm.run.state.donor import Donor
@@ -34,11 +36,13 @@ from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.member_session_io import SessionParts, join_of, session_parts
 from p2pswarm.server.orders_io import Preparation
 from p2pswarm.server.replica import Replica
+from p2pswarm.server.waits.own_waits import averaging, committing
 from p2pswarm.server.weights_download import fetch_saved, fetch_weights, keep_base, make_replica
 
 log = logging.getLogger(__name__)
 NOTHING = PrepareStage(None)
 STRANGER_S = 0.2  # a newcomer may know us before we know it
+ASKED_EVERY_S, ASKED_BURST = 0.1, 20  # an answer takes some 50 us: a two-thousandth of a processor
 
 
 class _SessionOver(Exception):
@@ -64,6 +68,8 @@ class StageServer:
         """Of the session that has ended, until its sum is closed."""
         self._sessions = 0
         """In how many it had the weights; a move is a session of its own."""
+        self._questions = TokenBucket(ASKED_EVERY_S, ASKED_BURST)
+        """How often it tells what it waits for: everybody may ask in an open run."""
         self._changed, self._to_tell = Signal(), Signal()
         """The lifecycle has moved; the trainer is to be told something."""
         self.leadership = Leadership(context, self._end_session, self._moved)
@@ -79,6 +85,7 @@ class StageServer:
         rpc.serve_unary(Fence, self._fence)
         rpc.serve_unary(Reduce, self._reduce)
         rpc.serve_unary(Commit, self._commit)
+        rpc.serve_unary(AskWaits, self._waits)
 
     @property
     def stage(self) -> int | None:
@@ -380,11 +387,13 @@ class StageServer:
                 await replica.reached(order.step)  # its commit may still be on the way
             await replica.committed_before(order.step)
             parts.session.scheduler.reduce(order, me)
-            try:
-                outcome = await parts.average(order)
-            except AveragingRoadLost as error:
-                return CannotAverage(error.peer, str(error)[:REASON_CHARS])
-            return await replica.answer(order.step, outcome)
+            clock, waits = asyncio.get_running_loop().time, parts.session.waits
+            with averaging(waits, order.step, clock):
+                try:
+                    outcome = await parts.average(order)
+                except AveragingRoadLost as error:
+                    return CannotAverage(error.peer, str(error)[:REASON_CHARS])
+                return await replica.answer(order.step, outcome)
 
     async def _commit(self, peer: object, order: Commit) -> Message:
         if order.observed is not None:
@@ -393,9 +402,26 @@ class StageServer:
         parts.session.scheduler.check_incarnation(order.incarnation)  # its log judges the rest
         parts.session.codecs.on_codecs(order.step + 1, order.codecs)
         parts.observed.decided(order.step)
+        clock, waits = asyncio.get_running_loop().time, parts.session.waits
+        seconds = waits.clock.lap(order.step, clock())
         async with self._moving(parts):
-            applied = await parts.replica.commit(order)
-        return Committed(order.step + 1, applied)
+            with committing(waits, clock):
+                applied = await parts.replica.commit(order)
+        return Committed(order.step + 1, applied, seconds)
+
+    def _waits(self, peer: object, question: AskWaits) -> ServerWaits:
+        """Answer what this server waits for; Busy to strangers if they ask too often."""
+        now_s = asyncio.get_running_loop().time()
+        if question.run != self._context.run_id:
+            raise NotServing("not in this run now")
+        lifecycle, parts = self.seeker.lifecycle, self._session
+        trainer = None if parts is None else parts.session.trainer.peer
+        if peer != trainer and not self._questions.take(now_s):
+            raise Busy("asked too often", ASKED_EVERY_S)
+        state = "has not begun" if lifecycle is None else lifecycle.state.value
+        if parts is None:
+            return ServerWaits(None, self.version, state)
+        return parts.waits(state, self.leadership.unheard_s(), now_s)
 
     @contextlib.asynccontextmanager
     async def _moving(self, parts: SessionParts) -> AsyncIterator[None]:

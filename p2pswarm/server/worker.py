@@ -6,7 +6,7 @@ Errors:  Busy, NotServing, TooLarge or BadMessage to the sender; the trainer is 
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from p2pswarm.base.errors import NotComputed, NotServing, SwarmError, Unusable
@@ -102,6 +102,7 @@ class Worker:
                     tensors = await coming.tensors()
                 inputs = scheduler.expected.inputs(push, tensors)
             scheduler.arrived(item, loop.time())
+            session.waits.on_input(loop.time())
             if item.work is Work.BACKWARD:
                 self._returns.on_return(item.key, loop.time())
         finally:
@@ -113,6 +114,11 @@ class Worker:
         job = self._jobs[item] = _PendingInput(inputs, bytes_s, loop.time(), loop.create_future())
         self.wake()
         await stream.send(await job.waiting)
+
+    @property
+    def away(self) -> Mapping[Key, float]:
+        """Since when microbatches wait for their gradients."""
+        return self._returns.away
 
     def wake(self) -> None:
         """Let `work` look for something to compute."""
@@ -184,8 +190,12 @@ class Worker:
         result: Made | None = None
         sketch: Sketch | None = None
         failure: NotComputed | None = None
+        session.waits.on_compute(item.push.microbatch, item.work, started_s)
         try:
-            made, sketch = await session.context.compute(lambda: self._made(work, job.inputs))
+            try:
+                made, sketch = await session.context.compute(lambda: self._made(work, job.inputs))
+            finally:
+                session.waits.on_compute_end(loop.time())
         except Unusable:  # this server cannot go on
             raise
         except SwarmError as error:

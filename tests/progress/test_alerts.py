@@ -16,6 +16,7 @@ from p2pswarm.progress.events import (
     Ended,
     MicrobatchCounts,
     RolledBack,
+    Stalled,
     Started,
     Stepped,
     Waiting,
@@ -61,6 +62,43 @@ def test_short_steps_wake_nobody_for_a_moment():
     alerts = running(step_s=0.1)
 
     assert alerts.next_deadline_s() == pytest.approx(0.5 + STALL_LEAST_S)
+
+
+def stalled(step: int, usual_s: float | None) -> Stalled:
+    why = "the trainer waits for server-1 of stage 1"
+    return Stalled(step, 60.0, usual_s, "silent", ("server-1",), (1,), why)
+
+
+def test_a_stall_whose_cause_is_known_names_it():
+    alerts = running(step_s=20.0)
+    alerts.on_event(stalled(6, 20.0), 155.0)
+
+    due(alerts)
+
+    (alert,) = alerts.drain()
+    assert alert.text.endswith("usually 20.0 s: the trainer waits for server-1 of stage 1")
+
+
+def test_the_cause_of_one_stall_is_not_told_of_the_next():
+    alerts = running(step_s=20.0)
+    alerts.on_event(stalled(6, 20.0), 155.0)
+    alerts.on_event(stepped(6), 158.0)
+
+    due(alerts)
+
+    (alert,) = alerts.drain()
+    assert "server-1" not in alert.text
+
+
+def test_a_first_step_that_stalls_wakes_its_owner_too():
+    alerts = Alerts()
+    alerts.on_event(Started(1_000), 0.0)
+    alerts.on_event(stalled(1, None), 40.0)
+
+    assert due(alerts) == STALL_LEAST_S
+
+    (alert,) = alerts.drain()
+    assert alert.kind is AlertKind.STALL
 
 
 def test_a_stage_that_nobody_serves_is_told_once_it_has_lasted():

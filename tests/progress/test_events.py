@@ -38,9 +38,12 @@ from p2pswarm.progress.events import (
     Note,
     PeerLine,
     Peers,
+    Phases,
     Relocated,
     RolledBack,
     Serving,
+    Stalled,
+    StallEnded,
     Started,
     Stepped,
     StoodBy,
@@ -48,6 +51,7 @@ from p2pswarm.progress.events import (
     Why,
     name_of,
 )
+from p2pswarm.progress.step_seconds import ChainPart, StageTimes
 
 COUNTS = MicrobatchCounts(asked=32, counted=16, replayed=3)
 MEASURED = PeerLine(
@@ -94,6 +98,14 @@ EVENTS = [
     BudgetReached(150.2, 150.0, "USD", 2.0, over=True, seconds=2.0),
     Note("something\nhappened", seconds=2.0),
     Note("look at that machine", "wrongresult", ("abcdefgh",), seconds=2.0),
+    Phases(
+        *(2, 2.5, (StageTimes(2, 1.0, 0.5, 0.01, 0.75, 0.2, 0.04, "abcdefgh"),)),
+        (ChainPart("filling", 1, "abcdefgh", 2.0), ChainPart("deciding", None, "", 0.5)),
+        seconds=3.0,
+    ),
+    Stalled(3, 9.0, 2.5, "link", ("abcdefgh", "ijklmnop"), (0, 1), "nothing passes", seconds=12.0),
+    Stalled(1, 60.0, None, "unserved", (), (1,), "nobody serves stage 1", seconds=60.0),
+    StallEnded(3, 12.5, seconds=15.5),
     Ended(4, "all steps are done", False, 900.0, COUNTS, seconds=9.0),
     Ended(4, "stage 1 is bare", True, 900.0, COUNTS, seconds=9.0),
 ]

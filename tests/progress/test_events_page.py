@@ -10,8 +10,11 @@ import pytest
 
 from p2pswarm.progress.event_lines import OWN, VERSION
 from p2pswarm.progress.events import KINDS, Departure, Event, MicrobatchCounts, PeerLine
+from p2pswarm.progress.step_seconds import ChainPart, StageTimes
 
 PAGE = Path(__file__).parents[2] / "docs" / "events.md"
+PARTS = (MicrobatchCounts, PeerLine, StageTimes, ChainPart)
+"""Classes of which events consist."""
 MARK = "[comment]: # (What follows is made from the classes: pytest tests/progress --update)"
 TABLE = "\n\n| in JSON | class | |\n|---|---|---|\n"
 
@@ -72,7 +75,7 @@ def events_page(head: str) -> str:
         for name, kind in KINDS.items()
     ]
     parts = [section(name, kind) for name, kind in KINDS.items()]
-    parts += [section(kind.__name__, kind) for kind in (MicrobatchCounts, PeerLine)]
+    parts += [section(kind.__name__, kind) for kind in PARTS]
     return head + MARK + TABLE + "\n".join(first) + "\n" + "".join(parts)
 
 
@@ -86,13 +89,23 @@ def test_the_page_of_events_is_as_the_classes_say(pytestconfig):
     assert all(f"| `{name}` |" in page for name in OWN)
 
 
-@pytest.mark.parametrize("kind", [*KINDS.values(), MicrobatchCounts, PeerLine])
+@pytest.mark.parametrize("kind", [*KINDS.values(), *PARTS])
 def test_a_field_that_its_name_does_not_explain_has_a_sentence(kind):
     clear = {
         *("step", "stages", "stage", "server", "reason", "ready", "failed", "loss", "parameters"),
         *("learning_rate", "gradient_norm", "counts", "peers", "source", "target", "optimizer"),
         *("punched", "relayed", "backward_s", "out_bytes", "seconds", "text", "count", "term"),
-        *("stage", "why", "name", "model", "steps"),
+        *(
+            "stage",
+            "why",
+            "name",
+            "model",
+            "steps",
+            "waiting_s",
+            "averaging_s",
+            "commit_s",
+            "took_s",
+        ),
     }
     told = sentences(kind)
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from p2pswarm.base.errors import SwarmError, Unusable
 from p2pswarm.commands.arguments import say
+from p2pswarm.commands.status.step_texts import why_lines
 from p2pswarm.commands.status.texts import (
     as_json,
     as_lines,
@@ -32,6 +33,7 @@ from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.run.manifest import RunOffer
 from p2pswarm.run.messages.balance import AskBalance, BalanceStatus
 from p2pswarm.run.messages.status import AskStatus, RunStatus
+from p2pswarm.run.messages.waits import AskWhy, RunWhy
 from p2pswarm.settings.node_config import NodeConfig, ServeConfig
 
 NOBODY_SURE = "no run was found, and not all peers of this swarm answered: try again"
@@ -50,7 +52,13 @@ def main(command: str, config: NodeConfig, name: str, *, json: bool) -> int:
             stand = await statuses(stack, name)
             return as_json(stand) if json else _joined(as_lines(*one) for one in stand)
         found = await balances(stack, name)
-        return balances_as_json(found) if json else _joined(balance_lines(*one) for one in found)
+        whys = {offer.run: why for offer, why in await reasons(stack, name)}
+        if json:
+            return balances_as_json(found, whys)
+        each = ((offer, status, whys.get(offer.run)) for offer, status in found)
+        return _joined(
+            [*balance_lines(offer, status), *why_lines(why)] for offer, status, why in each
+        )
 
     say(found_out(config, text))
     return 0
@@ -145,6 +153,14 @@ async def balances(stack: NodeStack, name: str) -> list[tuple[RunOffer, BalanceS
     asking = (answer_of(stack, one, AskBalance(one.run), BalanceStatus) for one in offers)
     answers = await asyncio.gather(*asking)
     return one_a_run(zip(offers, answers, strict=True), _newness)
+
+
+async def reasons(stack: NodeStack, name: str) -> list[tuple[RunOffer, RunWhy | None]]:
+    """The runs of this name (all, if it is empty), each with where its seconds go."""
+    offers = await offers_of(stack, name)
+    asking = (answer_of(stack, one, AskWhy(one.run), RunWhy) for one in offers)
+    answers = await asyncio.gather(*asking)
+    return one_a_run(zip(offers, answers, strict=True), lambda why: (why.step,))
 
 
 def one_a_run(

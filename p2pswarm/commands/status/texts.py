@@ -3,8 +3,10 @@
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.commands.status.step_texts import why_fields
 from p2pswarm.net.guard.bans import time_left
 from p2pswarm.progress.cost_events import CostSoFar
 from p2pswarm.progress.events import (
@@ -26,6 +28,7 @@ from p2pswarm.run.messages.balance import (
 )
 from p2pswarm.run.messages.field_limits import PathCounts
 from p2pswarm.run.messages.status import EndRange, PeerName, RunStatus
+from p2pswarm.run.messages.waits import RunWhy
 
 NO_RUN = "there is no run in this swarm: start one with p2pswarm train run.toml"
 NOT_ASKED = "nothing was decided yet: servers are looked at after each step"
@@ -175,14 +178,18 @@ def balance_lines(offer: RunOffer, status: BalanceStatus | None) -> list[str]:
     return lines
 
 
-def balances_as_json(found: list[tuple[RunOffer, BalanceStatus | None]]) -> str:
-    """All runs as one line of JSON."""
+def balances_as_json(
+    found: list[tuple[RunOffer, BalanceStatus | None]],
+    whys: Mapping[bytes, RunWhy | None] = MappingProxyType({}),
+) -> str:
+    """All runs as one line of JSON; `whys`: by run, where its seconds go."""
     runs = [
         {
             "run": offer.run.hex(),
             "name": offer.config.name,
             "rule": offer.config.balance.rule,
             "balance": _balance_fields(status) if status else None,
+            "why": why_fields(whys.get(offer.run)),
         }
         for offer, status in found
     ]

@@ -21,8 +21,14 @@ from typing import BinaryIO
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import private_opener
-from p2pswarm.progress.event_lines import LINE_CHARS_MAX, EventLine, UnknownEvent, from_line
-from p2pswarm.progress.events import Begun, MachineFacts, Peers
+from p2pswarm.progress.event_lines import (
+    LINE_CHARS_MAX,
+    THINNED,
+    EventLine,
+    UnknownEvent,
+    from_line,
+)
+from p2pswarm.progress.events import Begun, MachineFacts
 
 FILE_BYTES = 64 << 20  # an editor opens it; two thirds of a day of 20 servers
 ALL_BYTES = 1 << 30  # ten days of such a run
@@ -228,7 +234,7 @@ class EventLog:
         self._wait_s = retry_s
         self._events: queue.Queue[EventLine | None] = queue.Queue(WAITING_MAX)
         self._thread = threading.Thread(target=self._write_all, daemon=True, name="event log")
-        self._peers_at = float("-inf")
+        self._thinned_at: dict[type, float] = {}
         self._failed = False
         """True from the first write that fails to the next that does not."""
         self._retry_s = 0.0
@@ -240,10 +246,12 @@ class EventLog:
 
     def on_event(self, told: EventLine) -> None:
         """Take an event; never waits."""
-        if isinstance(told.event, Peers):
-            if self._peers_at <= told.at < self._peers_at + PEERS_EVERY_S:
+        if isinstance(told.event, THINNED):
+            kind = type(told.event)
+            before = self._thinned_at.get(kind, float("-inf"))
+            if before <= told.at < before + PEERS_EVERY_S:
                 return
-            self._peers_at = told.at
+            self._thinned_at[kind] = told.at
         try:
             self._events.put_nowait(told)
         except queue.Full:

@@ -6,7 +6,7 @@ Units:   `now_s` seconds on the caller's clock; events count from the first step
 import dataclasses
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from p2pswarm.base.ids import PeerId
@@ -297,6 +297,10 @@ class Reporter:
         """Return what a server's owner calls its machine; empty if it did not say."""
         known = self._facts.get(peer)
         return printable(known.facts.name) if known else ""
+
+    def named(self, text: str, peers: Sequence[bytes]) -> str:
+        """Return a text with the names of machines behind the short ids of these peers."""
+        return with_names(text, {PeerId(peer).short: self.name(peer) for peer in peers})
 
     def _alone(self, report: Report) -> Event | None:
         """Return what a report means that nothing is added to; None: nothing."""

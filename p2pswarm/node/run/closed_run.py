@@ -34,6 +34,7 @@ from p2pswarm.run.messages.trainers import (
     NotHeard,
     WhoLeads,
 )
+from p2pswarm.run.messages.waits import AskWaits, AskWhy
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.node_config import NodeConfig
 
@@ -47,12 +48,14 @@ ORDERS = (
     *(AskReachable, NotHeard, FetchReferences),
 )
 """Messages that only trainers send."""
+QUESTIONS = (AskStatus, AskBalance, AskCapacities, AskWhy)
+"""What people ask a trainer about its run; `AskWaits` is asked of servers."""
 CLOSED_RULES = RoleRules(
     asked_by=dict.fromkeys(ORDERS, Access.TRAIN)
-    | dict.fromkeys((AskStatus, AskBalance, AskCapacities), Access.WATCH)
+    | dict.fromkeys((*QUESTIONS, AskWaits), Access.WATCH)
     | {OtherVersion: EVERYBODY},
     asked_of=dict.fromkeys(
-        (Join, Enlist, WhoLeads, FetchSaved, FetchReferences, AskStatus, AskBalance, AskCapacities),
+        (Join, Enlist, WhoLeads, FetchSaved, FetchReferences, *QUESTIONS),
         Access.TRAIN,
     ),
 )

@@ -31,6 +31,7 @@ from p2pswarm.run.averaging.round import (
     EARLY_MAX,
     OBSERVED_MAX,
     ExpectedPiece,
+    MissingPieces,
     Round,
     RoundAdmission,
     RoundId,
@@ -209,6 +210,10 @@ class Averaging:
     def members_changed(self) -> None:
         """A new view is here: it may name a peer that a delivery looks for."""
         self._viewed.fire()
+
+    def lacks(self) -> MissingPieces:
+        """Return of whom something has not come."""
+        return sum((round_.lacks for round_ in self._ongoing), MissingPieces())
 
     def end_before(self, turn: RoundId) -> None:
         """A newer order is here: an averaging of an older one ends."""

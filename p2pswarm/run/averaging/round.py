@@ -31,6 +31,7 @@ from p2pswarm.base.ids import PeerId
 from p2pswarm.run.averaging.piece_lane import parts_ahead
 from p2pswarm.run.averaging.shards import PIECE, ShardPiece, cut_at, pieces
 from p2pswarm.run.messages.step import Reduce, Shard
+from p2pswarm.run.messages.waits import PieceKind
 from p2pswarm.tensors.codecs.meta import Dtype, TensorMeta
 
 KEY_BYTES = 16  # of a share, and of the key of a digest
@@ -77,6 +78,13 @@ class KeyShares:
         """Return who is told our share; a collector's list tells the observers."""
         to = (*self._group, *observers) if self._collector is None else (self._collector,)
         return tuple(peer for peer in to if peer != self._me)
+
+    @property
+    def missing(self) -> list[bytes]:
+        """Return whose shares are not here, ours left out; the collector's list stands for all."""
+        if self._collector is not None and not self.collects:
+            return [] if self.whole else [self._collector]
+        return [peer for peer in self._group if peer != self._me and peer not in self._shares]
 
     @property
     def whole(self) -> bool:
@@ -153,6 +161,33 @@ class ExpectedPiece:
     """Which of its sender's offers this is."""
 
 
+@dataclass(frozen=True, slots=True)
+class MissingPieces:
+    """The members of whom something of an averaging has not come."""
+
+    parts: tuple[bytes, ...] = ()
+    """Parts of their sums, for the pieces that we reduce."""
+    reduced: tuple[bytes, ...] = ()
+    """Pieces that they reduce: they may lack the parts of others for these."""
+    shares: tuple[bytes, ...] = ()
+    """Shares of the key: they may lack pieces."""
+
+    @property
+    def first(self) -> tuple[PieceKind, tuple[bytes, ...]]:
+        """Return the first kind of which something is missing, and of whom."""
+        kinds = zip(PieceKind, (self.parts, self.reduced, self.shares), strict=True)
+        return next(((kind, peers) for kind, peers in kinds if peers), (PieceKind.SHARES, ()))
+
+    def __add__(self, other: "MissingPieces") -> "MissingPieces":
+        """Of two averagings together."""
+        pairs = (
+            (self.parts, other.parts),
+            (self.reduced, other.reduced),
+            (self.shares, other.shares),
+        )
+        return MissingPieces(*(tuple(dict.fromkeys(ours + theirs)) for ours, theirs in pairs))
+
+
 class Round:
     """The pieces of one order."""
 
@@ -220,6 +255,14 @@ class Round:
     def complete(self) -> bool:
         """Return whether every piece has come, and ours are reduced."""
         return not self._missing and not self._parts_missing
+
+    @property
+    def lacks(self) -> MissingPieces:
+        """Return of whom something is not here."""
+        parts = dict.fromkeys(wanted.sender for wanted in self._missing if not wanted.gathered)
+        reduced = dict.fromkeys(wanted.sender for wanted in self._missing if wanted.gathered)
+        shares = () if self._missing else self.key_shares.missing
+        return MissingPieces(tuple(parts), tuple(reduced), tuple(shares))
 
     def has_parts(self, index: int) -> bool:
         """Return whether every part of a piece of ours has come."""

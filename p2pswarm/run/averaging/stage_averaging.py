@@ -14,7 +14,7 @@ from p2pswarm.net.rpc.base import Rpc, Stream
 from p2pswarm.run.averaging.averaging_io import Averaging, AveragingSettings, Find
 from p2pswarm.run.averaging.base import AveragedGradient, Compute, Sums
 from p2pswarm.run.averaging.piece_delivery import LinkBandwidth
-from p2pswarm.run.averaging.round import RoundId
+from p2pswarm.run.averaging.round import MissingPieces, RoundId
 from p2pswarm.run.messages.step import Reduce, Shard, TiedGroup
 from p2pswarm.tensors.transfer import TensorTransfer
 
@@ -55,6 +55,10 @@ class StageAveraging:
         self._rest.members_changed()
         self._tied.members_changed()
         self._second.members_changed()
+
+    def lacks(self) -> MissingPieces:
+        """Return of which members something has not come, in the averagings under way."""
+        return self._rest.lacks() + self._tied.lacks() + self._second.lacks()
 
     async def average(self, order: Reduce, sums: Sums) -> AveragedGradient:
         """Do what the trainer ordered; `sums` then holds the reduced gradient."""

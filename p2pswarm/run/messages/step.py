@@ -24,6 +24,7 @@ from p2pswarm.run.messages.field_limits import (
     Step,
     SumScale,
 )
+from p2pswarm.run.messages.waits import StepSeconds
 from p2pswarm.tensors.codecs.meta import TensorMeta
 
 STEPS_TOLD_MAX = 3  # ahead: with a delay a record chooses the codecs of the third step from its own
@@ -223,3 +224,5 @@ class Committed(Message):
     version: Step
     applied: bool
     """True if the weights are of that version, or a later one; a newcomer may wait for them."""
+    seconds: Annotated[StepSeconds | None, Trailing()] = None
+    """Where the member's time went from the order to commit the step before to this one's."""

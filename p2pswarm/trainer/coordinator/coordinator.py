@@ -1,8 +1,7 @@
 """The trainer's rules: when to launch, fence, reduce, commit, so that a microbatch counts once.
 
 Errors:  a member that breaks the protocol is evicted with the reason.
-Source:  docs/training.md argues why it suffices to fence an attempt whose effect is uncertain, and
-         to end the incarnation of a member that cannot be reached.
+Source:  docs/training.md argues why fences, and ends of incarnations, suffice.
 """
 
 import math
@@ -38,6 +37,7 @@ from p2pswarm.trainer.members.quarantine import Quarantines
 from p2pswarm.trainer.members.unreachable_pairs import UnreachablePairs
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import Loaded, RunBegun
+from p2pswarm.trainer.stall.trainer_view import CoordinatorViews
 from p2pswarm.trainer.step.ledger import CountResult
 from p2pswarm.trainer.step.reduction import Reductions
 from p2pswarm.trainer.step.step import Phase, Step
@@ -49,9 +49,8 @@ class Coordinator:
     """One run under one leader, from the first member to the last commit.
 
     The coordinator is told what happened by its inputs (`on_join`, `on_count`, ...) and answers
-    with actions. Each input goes to the part of the run that it is about. What follows from it
-    elsewhere is in the rules: each names the changes that it depends on, and is asked after these
-    alone.
+    with actions. Each input goes to the part of the run that it is about. What follows elsewhere is
+    in the rules: each names the changes that it depends on, and is asked after these alone.
     """
 
     def __init__(
@@ -64,8 +63,7 @@ class Coordinator:
         quarantines: Quarantines | None = None,
     ) -> None:
         """`secret`: for spot checks, unknown to members; `codecs`: None if they are fixed."""
-        self._config = config
-        self._run = run
+        self._config, self._run = config, run
         members_max = members_that_fit(config.stages, config.batch.microbatches)
         self.members = Membership(config.stages, members_max=members_max, former=start.former)
         phase = Phase.GATHERING if start.gathers else Phase.FILLING
@@ -97,6 +95,8 @@ class Coordinator:
         parts = self.members, self._step, self._reductions, records
         self._incarnations = Incarnations(config, *parts, self._suspensions, self._former_sums)
         self._step_end = StepEnd(config, run, *parts, self._incarnations)
+        waited = self.silence.unheard_s, self.admission, self._suspensions
+        self.stall_views = CoordinatorViews(*parts[:3], *waited)
         self._held = False
         self._actions: list[act.Action] = []
         self._asked = True

@@ -138,6 +138,10 @@ class Silence:
         """Return the time from a member's first word to its last; without any nothing is known."""
         return self._heard_s[one] - self._first_s[one] if one in self._heard_s else math.inf
 
+    def unheard_s(self, one: Incarnation, now_s: float) -> float:
+        """Return for how long nothing has come from a member."""
+        return max(0.0, now_s - self._heard_s.get(one, now_s))
+
     def silent(self, one: Incarnation, now_s: float) -> bool:
         """Return whether nothing has come from a member for too long, or nothing gets to it."""
         heard_s = self._heard_s.get(one)

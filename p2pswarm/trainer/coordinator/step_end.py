@@ -30,6 +30,7 @@ from p2pswarm.trainer.step.reduction import (
 )
 from p2pswarm.trainer.step.stage_digests import OTHER_GRADIENT, as_recorded
 from p2pswarm.trainer.step.step import Phase, Step
+from p2pswarm.trainer.step.step_times import StepTimes
 
 
 def to_decide(
@@ -81,6 +82,7 @@ class StepEnd:
         self._probation = records.probation
         self._codecs = records.codecs
         self._deciding: tuple[Reduction, Decided] | None = None
+        self._times = StepTimes()
 
     def on_reduction(
         self, by: Incarnation, generation: int, answer: Reduced, now_s: float
@@ -93,6 +95,8 @@ class StepEnd:
         if reduction.sound(by, answer):
             self._admission.on_state(by, self._step.number, answer.state)
             reduction.on_answer(by, answer)
+            if by in reduction.stages:
+                self._times.on_answer(by, reduction.stages[by], now_s)
         elif reduction.awaits(by):
             effects = self._incarnations.evict(by, NO_GRADIENT, now_s)
         return effects + self.judge(now_s) + Effects(changes=Change.STATES)
@@ -126,7 +130,8 @@ class StepEnd:
         self, by: Incarnation, step: int, answer: Committed, now_s: float
     ) -> Effects:
         """A member has applied a commit, or keeps it while it still lacks its weights."""
-        effects = Effects(changes=Change.STATES)
+        told = [] if answer.seconds is None else self._times.on_claim(by, step, answer.seconds)
+        effects = Effects([*told], Change.STATES)
         if reason := self._admission.on_commit_answer(by, step, answer, now_s):
             effects += self._incarnations.evict(by, reason, now_s)
         return effects
@@ -142,6 +147,7 @@ class StepEnd:
         """Every stage has counted all of the step: average the sums."""
         step = self._step
         step.phase = Phase.REDUCING
+        self._times.on_reduce(step.last_journey(), now_s)
         groups = [self._members.group(stage) for stage in range(self._config.stages)]
         proven = self._probation.proven
         new = any(not proven(one.incarnation.peer) for each in groups for one in each.members)
@@ -247,7 +253,8 @@ class StepEnd:
         if self._step.phase is Phase.ENDED:
             return Effects()
         self._step.phase = Phase.ENDED
-        return Effects([RunFinished(reason, failed)], Change.PHASE)
+        told = self._times.close()
+        return Effects([*told, RunFinished(reason, failed)], Change.PHASE)
 
     def _average_later(self, now_s: float) -> Effects:
         """Average anew, with more time, or without a member that may have held it up."""
@@ -275,6 +282,7 @@ class StepEnd:
         step.phase = Phase.DECIDING
         self._deciding = reduction, decided
         self._reductions.on_decision(now_s)
+        self._times.on_averaging(now_s)
         suspects = self._blame.on_averaging(reduction.stages, step.who_counted)
         effects = Effects([*suspects], Change.PHASE)
         if self._blame.averaging.trials:
@@ -317,6 +325,8 @@ class StepEnd:
             compared=agreement.compared,
         )
         effects.actions.append(told)
+        begun_s, stages = step.in_flight.begun_s, self._config.stages
+        effects.actions += self._times.on_commit(done, stages, begun_s, now_s)
         step.begin_next()
         self._incarnations.begin_step()
         if step.number < self._config.steps:

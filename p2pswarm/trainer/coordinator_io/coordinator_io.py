@@ -45,6 +45,7 @@ from p2pswarm.trainer.coordinator_io.checkpoints_io import CheckpointsIo, newest
 from p2pswarm.trainer.coordinator_io.connections import Connections, MemberConnection
 from p2pswarm.trainer.coordinator_io.dispatch import Dispatcher
 from p2pswarm.trainer.coordinator_io.server_reports import on_report, references_of
+from p2pswarm.trainer.coordinator_io.stalls_io import StallsIo
 from p2pswarm.trainer.coordinator_io.trainer_context import Proof, TrainerContext
 from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.members.quarantine import Quarantines
@@ -54,6 +55,7 @@ from p2pswarm.trainer.reports.reports import (
     FactsKnown,
     LastLeaves,
     ReferencesKnown,
+    RunBegun,
     RunFinished,
     StepDone,
 )
@@ -151,6 +153,7 @@ class CoordinatorIo:
         self._loop = asyncio.get_running_loop()
         self._clock = SuspendAwareClock(self._loop.time())
         self._dispatcher = Dispatcher(context, self.coordinator, tasks, self.pump, self.now_s)
+        self._stalls = StallsIo(context, self.coordinator, tasks, self.now_s, self._set_timer)
         self.keeper: CheckpointsIo | None = None
         """Has checkpoints written, if the run has a target."""
         if (plan := context.saving) is not None:
@@ -173,6 +176,11 @@ class CoordinatorIo:
         self.coordinator.on_decision(step, self.now_s())
         self._donor.close()  # what the run began with is of no use to anybody any more
         self.pump()
+
+    def hold(self) -> None:
+        """Begin no further step; that none ends any more is no stall."""
+        self.coordinator.hold()
+        self._stalls.close()
 
     def load_from(self, order: LoadState) -> None:
         """Tell the members that load their first state, and those that come, where it is."""
@@ -369,6 +377,7 @@ class CoordinatorIo:
 
     def _close(self) -> None:
         self.coordinator.close()
+        self._stalls.close()
         self._watch_no_more()
         self._donor.close()
         if self.keeper is not None:
@@ -401,10 +410,14 @@ class CoordinatorIo:
             stream.waker.set()
             if connection.ending and stream.scope.when() is None:
                 stream.scope.reschedule(self._loop.time() + FAREWELL_S)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        machines: tuple[Machine[object], ...] = self.coordinator, self._connections
+        machines: tuple[Machine[object], ...]
+        machines = self.coordinator, self._connections, self._stalls.watch
         due_s = [due_s for each in machines if (due_s := each.next_deadline_s()) is not None]
         if due_s:
             timer_s = self._clock.timer_s(min(due_s))
@@ -414,6 +427,7 @@ class CoordinatorIo:
         self._timer = None
         self.coordinator.on_deadline(self.now_s())
         self._connections.on_deadline(self.now_s())
+        self._stalls.on_time(self._clock.stopped_s)
         self.pump()
 
     def _carry_out(self, action: act.Action) -> None:
@@ -445,7 +459,7 @@ class CoordinatorIo:
             case act.KeepReferences():
                 self._keep(action)
             case _:
-                self._tell_mover(action)
+                self._tell_others(action)
                 self._context.report(action)
 
     def _keep(self, action: act.KeepReferences) -> None:
@@ -461,9 +475,11 @@ class CoordinatorIo:
         if report.tenth > report.tenth_of(before):
             self._context.report(report)
 
-    def _tell_mover(self, report: Report) -> None:
+    def _tell_others(self, report: Report) -> None:
         """Send a server to another stage, or have it prepare for one, if that is what is said."""
         match report:
+            case RunBegun():
+                self._stalls.on_step(report)
             case OrderedMove(incarnation, _, target):
                 self._connections.say(incarnation, MoveTo(target, report.worth))
             case OrderedPreparation():
@@ -485,6 +501,7 @@ class CoordinatorIo:
         if isinstance(action, LastLeaves):
             action = replace(action, saved=keeper is not None)
         self._context.report(action)
+        self._stalls.on_step(action)
         if keeper is None:
             return
         if isinstance(action, StepDone):

@@ -222,7 +222,7 @@ class Trainer:
         """Begin no further step, and return when the present version is saved, or cannot be."""
         if self._coordination is None:
             return  # the one that leads goes on
-        self._coordination.coordinator.hold()
+        self._coordination.hold()
         if self._coordination.keeper is not None:
             await self._coordination.keeper.finish()
 

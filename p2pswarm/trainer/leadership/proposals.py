@@ -129,7 +129,7 @@ class Proposals:
         except BrokenRecord as error:
             self._context.report(CannotGoBack(str(error)))
             return
-        coordination.coordinator.hold()  # no step is decided beside it
+        coordination.hold()  # no step is decided beside it
         self._seat.propose(record, now_s)
 
     def propose_voters(self, coordination: CoordinatorIo, now_s: float) -> None:

@@ -28,6 +28,18 @@ BELIEVED_AGAIN_S = 600.0  # so whoever says falsely that it waits wins a sixtiet
 STALLED_FIRST_S = 2.0  # while a stage is not measured: first passes are slow
 
 
+@dataclass(frozen=True, slots=True)
+class JourneyHop:
+    """A microbatch was given to a server, or its gradient was."""
+
+    stage: int
+    """-1: its gradient has left the first stage."""
+    server: Incarnation | None
+    """None: no note has named it."""
+    returning: bool
+    at_s: float
+
+
 @dataclass(slots=True)
 class _Holding:
     """Who has the running attempt of a microbatch."""
@@ -45,6 +57,25 @@ class _Holding:
     """True if its holder has computed it, and waits for a server of the next stage."""
     servers: dict[int, Incarnation] = field(default_factory=dict)
     """By their stages."""
+    hops: list[JourneyHop] = field(default_factory=list)
+    """Its way so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMicrobatch:
+    """A microbatch under way, and who has it as notes tell."""
+
+    microbatch: int
+    stage: int
+    holder: Incarnation
+    giver: Incarnation | None
+    """The server from which the holder has it, or is to get it; None: the trainer."""
+    for_s: float
+    """How long the holder has had it."""
+    returning: bool
+    """It is a gradient on its way back."""
+    waits: bool
+    """Its holder has computed it, and waits for a server of the next stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +218,7 @@ class WorkStealing:
         if not held.returning and stage >= held.stage:  # notes may overtake each other
             self._pass(held, stage, now_s)
             held.teller = by
+            self._hop(held, JourneyHop(stage, to, returning=False, at_s=now_s))
 
     def on_wait(self, job: MicrobatchJob, by: Incarnation, now_s: float) -> None:
         """The server that has a job has computed it, and waits for a server of the next stage."""
@@ -203,6 +235,25 @@ class WorkStealing:
         if held is not None and held.attempt == job.attempt:
             self._pass(held, stage - 1, now_s)
             held.returning, held.teller = True, held.servers.get(stage)
+            self._hop(held, JourneyHop(stage - 1, held.holder, returning=True, at_s=now_s))
+
+    def journey(self, microbatch: int) -> tuple[JourneyHop, ...]:
+        """Return the way of a microbatch's last attempt, as notes told it."""
+        held = self._held.get(microbatch)
+        return () if held is None else tuple(held.hops)
+
+    def under_way(
+        self, running: Callable[[int, int], MicrobatchJob | None], now_s: float
+    ) -> list[HeldMicrobatch]:
+        """Return who has what, the longest first; `running`: as for `stalled`."""
+        found = []
+        for microbatch, held in self._held.items():
+            if held.holder is None or running(microbatch, held.attempt) is None:
+                continue
+            giver = held.servers.get(held.stage + (1 if held.returning else -1))
+            what = microbatch, held.stage, held.holder, giver, now_s - held.since_s
+            found.append(HeldMicrobatch(*what, held.returning, held.waits))
+        return sorted(found, key=lambda one: (-one.for_s, one.microbatch))
 
     def surplus(self, there: Iterable[Sequence[MicrobatchJob]]) -> list[MicrobatchJob]:
         """Return what is to be given up; `there`: what each server has yet to count, by age."""
@@ -409,6 +460,11 @@ class WorkStealing:
             self._measure(held, held.holder, now_s)
         held.holder, held.stage, held.since_s = held.servers.get(stage), stage, now_s
         held.waits = False
+
+    def _hop(self, held: _Holding, hop: JourneyHop) -> None:
+        """Note where it goes; members that say so without end lengthen no list."""
+        if len(held.hops) < 2 * len(self._took_s) + 2:
+            held.hops.append(hop)
 
     def _measure(self, held: _Holding, holder: Incarnation, now_s: float) -> None:
         """Note how long a server took for what it has finished."""

@@ -33,8 +33,9 @@ from p2pswarm.trainer.step.in_flight import (
 from p2pswarm.trainer.step.ledger import CountResult
 from p2pswarm.trainer.step.losses import StepLosses
 from p2pswarm.trainer.step.result_checks import Quarantine, SpotChecks
-from p2pswarm.trainer.step.stalls import StallSuspect, WorkStealing
+from p2pswarm.trainer.step.stalls import HeldMicrobatch, StallSuspect, WorkStealing
 from p2pswarm.trainer.step.step_batch import StepBatch, StepLearning
+from p2pswarm.trainer.step.step_times import NO_JOURNEY, LastJourney
 from p2pswarm.trainer.step.sums import SumsUnderWay
 
 
@@ -297,6 +298,17 @@ class Step:
     def evaluation(self) -> list[HeldOut]:
         """See `StepBatch`."""
         return self._closing.evaluation()
+
+    def last_journey(self) -> LastJourney:
+        """Return the way of the microbatch of this step that was counted last."""
+        if (last := self._closing.last) is None:
+            return NO_JOURNEY
+        microbatch, launched_s = last
+        return LastJourney(launched_s, self.stealing.journey(microbatch))
+
+    def under_way(self, now_s: float) -> list[HeldMicrobatch]:
+        """Return who has which microbatches, those first that have had them longest."""
+        return self.stealing.under_way(self._running, now_s)
 
     def hopeless(self) -> str | None:
         """Return why the run cannot go on: one microbatch refused too often, or many set aside."""

@@ -91,6 +91,8 @@ class StepBatch:
         self.fences = Fences(learned.fence_limits)
         self._gains: dict[int, tuple[float, ...]] = {}
         """Of held-out batches of pairs, by row."""
+        self.last: tuple[int, float] | None = None
+        """The microbatch that was counted last, and when it was launched."""
         self.given_up: list[act.CancelLaunch] = []
         """The attempts that were given up, until the trainer stops pushing them."""
 
@@ -328,6 +330,7 @@ class StepBatch:
 
     def _finish(self, job: MicrobatchJob, now_s: float) -> None:
         self._learned.pace.on_completion(job.launched_s, now_s)
+        self.last = job.microbatch, job.launched_s
         self.in_flight.finish(job, now_s)
         if self._config.spot_check_share:
             self.result_checks.on_completion(job.microbatch, now_s)

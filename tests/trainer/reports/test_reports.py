@@ -53,6 +53,7 @@ from p2pswarm.trainer.reports.reports import (
     WentBack,
     WrongResult,
 )
+from p2pswarm.trainer.reports.step_seconds import StallCause, Stalling, StallOver, StepTimed
 
 ANN, BOB = Incarnation(bytes([1]) * 32, 1), Incarnation(bytes([2]) * 32, 2)
 
@@ -125,6 +126,9 @@ FIGURES = [
     BalanceAsked(Decision(why="nobody gains"), (), 2),
     OrderedMove(ANN, 1, 2, 0.114, 40.2, 3),
     BoundaryRates(()),
+    StepTimed(0, 2.0, (), ()),
+    Stalling(0, 9.0, 2.0, StallCause.VOTES, (), (), "the record lacks votes"),
+    StallOver(0, 9.0),
 ]
 """Reports that only become a part of an event, or of an answer."""
 

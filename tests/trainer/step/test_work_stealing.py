@@ -570,3 +570,26 @@ def test_a_keeper_that_does_not_give_what_it_kept_is_not_asked_again():
 
     assert again(2).keepers == ()
     assert play.coordinator.members.alive(bob)
+
+
+def test_the_way_of_a_microbatch_is_kept_and_notes_without_end_do_not_lengthen_it():
+    """Two servers that are in league may say again and again that they have it."""
+    stealing, (job,) = WorkStealing(2), jobs(1)
+    job.attempt = 0
+    stealing.on_handoff(job, 0, ANN, 1.0)
+    stealing.on_handoff(job, 1, BOB, 2.0, ANN)
+    stealing.on_gradient(job, 1, 3.0)
+    stealing.on_gradient(job, 0, 4.0)
+
+    hops = [(hop.stage, hop.server, hop.returning, hop.at_s) for hop in stealing.journey(1)]
+    assert hops == [
+        (0, ANN, False, 1.0),
+        (1, BOB, False, 2.0),
+        (0, ANN, True, 3.0),
+        (-1, None, True, 4.0),
+    ]
+
+    for number in range(1000):
+        stealing.on_gradient(job, number % 2, 5.0 + number)
+        stealing.on_handoff(job, number % 2, ANN, 5.0 + number, BOB)
+    assert len(stealing.journey(1)) <= 2 * 2 + 2
