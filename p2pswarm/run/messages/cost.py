@@ -52,7 +52,7 @@ class MachinePrice(Message):
 NO_PRICE = MachinePrice()
 
 
-@message(150)
+@message(142)
 @dataclass(frozen=True, slots=True)
 class Spent(Message):
     """The money that a run has cost; a coordinator tells it to a trainer that stands by."""
