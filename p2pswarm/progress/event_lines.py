@@ -231,7 +231,7 @@ class EventReader:
             self._run = told.run
         if told.run not in ("", self._run):
             self._say(
-                f"{place}: line {number} is of run {told.run}, and the first one of {self._run}: "
+                f"{place}: line {number} is of run {told.run}, and not of {self._run}: "
                 f"it is passed over; --run {told.run} shows that run",
                 told.run,
             )
