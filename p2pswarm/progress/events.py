@@ -1,14 +1,22 @@
-"""Reports of a run: each has a sentence for people, and an event a line of JSON as well.
+"""Reports of a run: each has a sentence for people, and an event is a line of JSON as well.
 
-Units:   seconds since the first step began, 0 before it; losses in nats per byte.
+`event_lines.py` writes and reads the lines; docs/events.md has every event and field.
+
+Units:   seconds since the first step began, 0 before it; losses in nats per token; bytes.
 """
 
-import dataclasses
-import functools
-import json
-import typing
 from dataclasses import dataclass, field
-from typing import Any
+from enum import StrEnum
+
+SHORT_NAMES = {
+    "CheckpointFailed": "notsaved",
+    "LeadershipTaken": "leads",
+    "MachineFacts": "machine",
+    "MicrobatchesAgain": "replayed",
+    "RolledBack": "wentback",
+    "StoodBy": "stood_by",
+}
+"""Events whose name in JSON is not that of their class, which another class has."""
 
 
 class Report:
@@ -26,18 +34,74 @@ KINDS: dict[str, type["Event"]] = {}
 """The kinds of events by their names in JSON; each class of an event adds itself."""
 
 
+def name_of(kind: type["Event"]) -> str:
+    """The name of a kind of events in JSON."""
+    return SHORT_NAMES.get(kind.__name__, kind.__name__.lower())
+
+
 @dataclass(frozen=True, slots=True)
 class Event(Report):
-    """A report that scripts read: `to_line` writes all of its fields.
+    """A report that scripts read: a line of JSON has all of its fields.
 
     A subclass needs its fields and its `text`; its name in JSON is that of the class.
     """
 
     seconds: float = field(default=0.0, kw_only=True)
-    """Time since the first step began."""
+    """Time since the first step that this trainer knows of; 0 before it."""
 
     def __init_subclass__(cls) -> None:
-        KINDS[cls.__name__.lower()] = cls
+        KINDS[name_of(cls)] = cls
+
+
+# The run, its steps and its text.
+
+
+@dataclass(frozen=True, slots=True)
+class Begun(Event):
+    """The first event of a process, and of each file: the run, and the node that writes this."""
+
+    run_name: str
+    """`run.name`; empty while the node knows of no run."""
+    role: str
+    """trainer, stage or bootstrap."""
+    name: str
+    """The name of this machine."""
+    software: str
+    """The version of the program."""
+    steps: int = 0
+    """Of the whole run."""
+    stages: int = 0
+    cut: tuple[int, ...] = ()
+    """Blocks of each stage."""
+    microbatches: int = 0
+    """Of a step."""
+    rows: int = 0
+    """Of a microbatch."""
+    sequence_length: int = 0
+    """Tokens of a row."""
+    parameters: int = 0
+    """Of the whole model; 0: not counted here."""
+    model: str = ""
+    """Its family."""
+    optimizer: str = ""
+    codecs: tuple[str, ...] = ()
+    """Of activations, of gradients, and of averaging."""
+    done: int = 0
+    """Steps that were done when this process began."""
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of a step."""
+        return self.microbatches * self.rows * self.sequence_length
+
+    @property
+    def text(self) -> str:
+        who = f"p2pswarm {self.software}, {self.role} {self.name}"
+        if not self.stages:
+            return who
+        after = f", {self.done} are done" if self.done else ""
+        size = f"{self.steps} steps of {self.step_tokens:,} tokens, {self.stages} stages"
+        return f"{who}: run {self.run_name!r}, {size}{after}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +116,8 @@ class MicrobatchCounts:
     """The attempts beyond the first one of each microbatch."""
     quarantined: int = 0
     """The microbatches of committed steps that no stage counts, because they are not finite."""
-
-
-@dataclass(frozen=True, slots=True)
-class PeerLine:
-    """One server, as the trainer sees it."""
-
-    peer: str
-    """The short form of its peer id."""
-    stage: int
-    ready: bool
-    queued: int
-    rate_per_s: float
-    """Microbatches counted per second."""
-    direct: int = 0
-    """Number of its links to the trainer and other servers that lead to them directly."""
-    mapped: int = 0
-    """Number of those through a router that forwards a port."""
-    punched: int = 0
-    relayed: int = 0
+    voided: int = 0
+    """The microbatches in sums that were lost with their servers, and count anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +135,7 @@ class Waiting(Event):
 
 @dataclass(frozen=True, slots=True)
 class Started(Event):
-    """The first step begins."""
+    """The first step of this trainer begins."""
 
     parameters: int
 
@@ -109,6 +156,16 @@ class Stepped(Event):
     learning_rate: float
     gradient_norm: float
     counts: MicrobatchCounts
+    took_s: float = 0.0
+    """Since the step before was committed, or the first one began; 0: not known."""
+    equal: int = 0
+    """Servers whose weights and moments before this step are those of their stage, by digest."""
+    compared: int = 0
+    """Servers that told such a digest."""
+    height: int = 0
+    """Decided records, this step's too."""
+    head: str = ""
+    """The first digits of the SHA-256 of the newest record."""
 
     @property
     def text(self) -> str:
@@ -150,14 +207,222 @@ class Checkpointed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointFailed(Event):
+    """A checkpoint was not finished; training goes on."""
+
+    step: int
+    reason: str
+
+    @property
+    def text(self) -> str:
+        return f"no checkpoint of step {self.step}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchesAgain(Event):
+    """Attempts were given up: these microbatches are sent again, and count once."""
+
+    step: int
+    """The number of steps done meanwhile."""
+    count: int
+    reason: str
+
+    @property
+    def text(self) -> str:
+        many = "microbatches are" if self.count != 1 else "microbatch is"
+        return f"{self.count} {many} sent again: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack(Event):
+    """The run goes on from an earlier version; the steps since are done anew."""
+
+    step: int
+    """The number of steps done, from now on."""
+    before: int
+    """That the run had come to."""
+
+    @property
+    def text(self) -> str:
+        again = self.before > self.step
+        anew = f"the steps up to {self.before} are done anew" if again else "nothing is lost"
+        return f"the run has gone back to its checkpoint of step {self.step}: {anew}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Event):
+    """The run is over."""
+
+    step: int
+    reason: str
+    failed: bool
+    tokens_per_s: float
+    """The rate over the whole run, as far as this trainer led it."""
+    counts: MicrobatchCounts
+
+    @property
+    def outcome(self) -> str:
+        """Return how the run ended, without figures."""
+        return f"{'failed' if self.failed else 'done'} after {self.step} steps: {self.reason}"
+
+    @property
+    def text(self) -> str:
+        return self.outcome + _figures(self.tokens_per_s, self.counts)
+
+
+# The servers.
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLine:
+    """One server, as the trainer sees it; None: it has not measured that."""
+
+    peer: str
+    """The short form of its peer id."""
+    stage: int
+    ready: bool
+    queued: int
+    """Microbatches that wait there."""
+    rate_per_s: float
+    """Microbatches counted per second."""
+    direct: int = 0
+    """Number of its links to the trainer and other servers that lead to them directly."""
+    mapped: int = 0
+    """Number of those through a router that forwards a port."""
+    punched: int = 0
+    relayed: int = 0
+    counted: int = 0
+    """Microbatches of committed steps in its sums, since it joined this trainer."""
+    recomputed: int = 0
+    """Backward passes whose forward was computed twice, because memory was short."""
+    unheard_s: float = 0.0
+    """How long it has heard nothing from the trainer, as it says."""
+    forward_s: float | None = None
+    """Of a microbatch."""
+    backward_s: float | None = None
+    queue_s: float | None = None
+    """Mean wait of a microbatch."""
+    in_bytes: float | None = None
+    """That a microbatch takes in, forward and backward."""
+    out_bytes: float | None = None
+    up_bytes_per_s: float | None = None
+    """The rate of its links to the next stage, while they are busy."""
+    down_bytes_per_s: float | None = None
+    """The same of its links to the stage before."""
+    link_bytes_per_s: float | None = None
+    """What its links carried each way while its stage averaged."""
+    free_bytes: int | None = None
+    """Memory of its device that is free."""
+    state_bytes: int | None = None
+    """Its weights and moments."""
+
+
+@dataclass(frozen=True, slots=True)
 class Peers(Event):
-    """The servers of the run."""
+    """The servers of the run, all of them."""
 
     peers: tuple[PeerLine, ...]
 
     @property
     def text(self) -> str:
         return f"{len(self.peers)} servers"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts(Event):
+    """What a server tells of its machine once: for people, and nobody has checked it."""
+
+    server: str
+    """The short form of its peer id."""
+    name: str
+    """`node.name`: what its owner calls it."""
+    device: str = ""
+    """What computes."""
+    threads: int = 0
+    """Of the processor, for computing."""
+    region: str = ""
+    """`node.region`: where its owner says that it is."""
+    software: str = ""
+    """The version of the program."""
+
+    @property
+    def text(self) -> str:
+        more = ", ".join(filter(None, (self.device, self.region)))
+        of = f"p2pswarm {self.software}" if self.software else "p2pswarm"
+        return f"server {self.server} is {self.name}{f' ({more})' if more else ''}, with {of}"
+
+
+@dataclass(frozen=True, slots=True)
+class Joined(Event):
+    """A server was given a stage, and fetches its weights."""
+
+    server: str
+    stage: int
+    name: str = ""
+    """Of its machine, as far as it is known."""
+
+    @property
+    def text(self) -> str:
+        return f"server {called(self.server, self.name)} joins stage {self.stage}"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving(Event):
+    """A server gets microbatches of its stage from now on."""
+
+    server: str
+    stage: int
+    name: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"server {called(self.server, self.name)} of stage {self.stage} is ready"
+
+
+class Departure(StrEnum):
+    """Why a server's part in its stage is over."""
+
+    MOVED = "moved"
+    """It goes to another stage."""
+    ASKED = "asked"
+    """Its user asked it to leave, or it left by itself."""
+    SILENT = "silent"
+    """It did not answer in time."""
+    LOST = "lost"
+    """Its link broke."""
+    WRONG = "wrong"
+    """It computed something else than others, or said what no honest server says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left(Event):
+    """A server's part in its stage is over."""
+
+    server: str
+    stage: int
+    why: Departure
+    reason: str
+    """In words that follow "it is lost:", or "it moves" and to where."""
+    again: int
+    """Microbatches of the current step that were in its sum, and count anew."""
+    name: str = ""
+
+    @property
+    def text(self) -> str:
+        again = f"; its {self.again} microbatches count anew" if self.again else ""
+        who = f"server {called(self.server, self.name)} of stage {self.stage}"
+        if self.why is Departure.MOVED:
+            return f"{who} {self.reason.removeprefix('it ')}{again}"
+        return f"{who} {SAID[self.why]}: {self.reason}{again}"
+
+
+SAID = {
+    Departure.ASKED: "leaves",
+    Departure.SILENT: "is lost",
+    Departure.LOST: "is lost",
+    Departure.WRONG: "is put out",
+}
+"""How a departure is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,31 +447,62 @@ class Relocated(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Why(Event):
+    """Why nobody moves to another stage, or not more; told when the reason changes."""
+
+    text: str = field()
+    rates_per_s: tuple[float, ...] = ()
+    """Microbatches a second that each stage could do."""
+    slowest: int | None = None
+    """The stage that the run is as fast as; None: nothing is measured yet."""
+
+
+# The trainers.
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipTaken(Event):
+    """This trainer coordinates the run from now on."""
+
+    term: int
+    step: int
+    """The number of steps done."""
+
+    @property
+    def text(self) -> str:
+        return f"this trainer coordinates the run: it goes on after step {self.step}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoodBy(Event):
+    """A trainer stands by: this one, or another one."""
+
+    trainer: str
+    """The short form of its peer id; empty: the one that tells this."""
+    reason: str
+
+    @property
+    def text(self) -> str:
+        return self.reason
+
+
+# All else.
+
+
+@dataclass(frozen=True, slots=True)
 class Note(Event):
     """A message for people."""
 
     text: str = field()  # without `field()` the property of `Report` would be its default
+    kind: str = ""
+    """What it is about, for programs; empty: any."""
+    servers: tuple[str, ...] = ()
+    """The short forms of the peer ids that it names."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended(Event):
-    """The run is over."""
-
-    step: int
-    reason: str
-    failed: bool
-    tokens_per_s: float
-    """The rate over the whole run."""
-    counts: MicrobatchCounts
-
-    @property
-    def outcome(self) -> str:
-        """Return how the run ended, without figures."""
-        return f"{'failed' if self.failed else 'done'} after {self.step} steps: {self.reason}"
-
-    @property
-    def text(self) -> str:
-        return self.outcome + _figures(self.tokens_per_s, self.counts)
+def called(server: str, name: str) -> str:
+    """A server for people: its short id, and the name of its machine if that is known."""
+    return f"{server} ({name})" if name else server
 
 
 def _figures(tokens_per_s: float, counts: MicrobatchCounts) -> str:
@@ -227,49 +523,3 @@ def worth_text(gain: float, planned: int, away_s: float) -> str:
 def seconds_text(seconds: float) -> str:
     """A time that is short or long: 0.02 s, 0.5 s, 40 s."""
     return f"{seconds:.1g} s" if seconds < 1 else f"{seconds:.0f} s"
-
-
-def to_line(event: Event, at: str = "") -> str:
-    """An event as one line of JSON, without the line end; `at`: its date and time, if not empty."""
-    fields = {"event": type(event).__name__.lower(), **dataclasses.asdict(event)}
-    return json.dumps(fields | ({"at": at} if at else {}), separators=(",", ":"))
-
-
-def from_line(line: str) -> Event:
-    """Read an event that `to_line` wrote; ValueError for any other line."""
-    try:
-        fields: Any = json.loads(line)
-        fields.pop("at", None)  # of people and of other programs: a run knows no dates
-        event: Event = _read(KINDS[fields.pop("event")], fields)
-    except (
-        AttributeError,
-        KeyError,
-        TypeError,
-        ValueError,
-        OverflowError,
-        RecursionError,
-    ) as error:
-        raise ValueError(f"not an event of a run: {line[:80]!r}") from error
-    return event
-
-
-def _read(kind: Any, value: Any) -> Any:
-    """A value of the type `kind` from JSON, which has neither dataclasses nor tuples."""
-    if typing.get_origin(kind) is tuple:
-        return tuple(_read(typing.get_args(kind)[0], each) for each in value)
-    if type(None) in (given := typing.get_args(kind)):
-        return None if value is None else _read(given[0], value)
-    if kind is float and type(value) is int:
-        return float(value)
-    if not dataclasses.is_dataclass(kind):
-        if type(value) is not kind:
-            raise TypeError(f"{value!r:.40} is no {kind.__name__}")
-        return value
-    make: Any = kind
-    types = _types(make)
-    return make(**{name: _read(types[name], each) for name, each in value.items()})
-
-
-@functools.cache
-def _types(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
