@@ -232,10 +232,12 @@ class RunView:
             return self.stepped.step
         return self.begun.done if self.begun else 0
 
-    def to_json(self, now_s: float, events: int = EVENTS_SHOWN) -> dict[str, Any]:
+    def to_json(
+        self, now_s: float, events: int = EVENTS_SHOWN, *, curves: bool = True
+    ) -> dict[str, Any]:
         """The run at `now_s` as plain values that JSON has, of bounded size.
 
-        `events`: how many of the newest events are in it.
+        `events`: how many of the newest events are in it; `curves`: they are most of its bytes.
         """
         step, begun = self.stepped, self.begun
         ago_s = self.committed_ago_s(now_s)
@@ -248,6 +250,7 @@ class RunView:
             "step": self.step,
             "steps": begun.steps if begun else 0,
             "step_tokens": begun.step_tokens if begun else 0,
+            "microbatches": begun.microbatches if begun else 0,
             "parameters": begun.parameters if begun else 0,
             "model": shown(begun.model, NAME_CHARS) if begun else "",
             "optimizer": shown(begun.optimizer, NAME_CHARS) if begun else "",
@@ -290,13 +293,17 @@ class RunView:
                 "stalls": self._stalls_in_all + self.is_stalled(now_s),
             },
             "stalls": [_stall(each, now_s) for each in self.stalls(now_s)],
-            "curves": {name: _points(curve.points) for name, curve in self._curves.items()},
+            "curves": self.curves() if curves else {},
             "hours": [dataclasses.asdict(hour) for hour in self._hours],
             "nodes": {by: dataclasses.asdict(node) for by, node in self._nodes.items()},
             "ended": shown(self.ended.outcome) if self.ended else "",
             "spent": None,
             "events": self.events(events),
         }
+
+    def curves(self) -> dict[str, list[list[float]]]:
+        """Each curve as points of step, time and value."""
+        return {name: _points(curve.points) for name, curve in self._curves.items()}
 
     def events(self, most: int = EVENTS_KEPT) -> list[dict[str, Any]]:
         """The newest events that are sentences, the newest last."""

@@ -38,6 +38,7 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
+    "Server": "p2pswarm",
 }
 """What every answer carries: nothing from outside, no frames, no copies."""
 NO_TOKEN = (

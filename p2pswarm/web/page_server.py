@@ -47,6 +47,7 @@ TICK_S = 1.0  # looks for connections that say nothing, and shows that the loop 
 FLUSH_S = 0.25  # a viewer gets what has come since; people see no difference
 WRITE_S = 10.0  # for a viewer to take a write; then it is dropped
 STREAM_END_S = 1.0  # for viewers to hear that the node leaves
+AFTER_KEY = "after"  # a stream that the script opens anew has no Last-Event-ID
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -225,7 +226,7 @@ class PageServer(Closing):
         self, request: web.BaseRequest, response: web.StreamResponse, viewer: Viewer
     ) -> None:
         page = self._page
-        after = last_id(request.headers.get("Last-Event-ID", ""))
+        after = last_id(request.headers.get("Last-Event-ID", request.query.get(AFTER_KEY, "")))
         lines = list(page.streams.after(after))
         viewer.drain()  # what came while the answer began is among them
         seen = None
