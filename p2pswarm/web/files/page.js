@@ -2,8 +2,6 @@
 //
 // Whatever peers say is shown by textContent alone, and first goes through `plain`. Elements are
 // made by `draw` from names that stand in this file. Nothing comes from another place.
-"use strict";
-
 const LINES_MAX = 1000; // events that are kept; the list shows as many
 const TEXT_MAX = 500; // characters of one text
 const QUIET_MS = 15000; // the node sends something each five seconds
@@ -69,7 +67,7 @@ const count = (n, one, many = one + "s") => number(n) + " " + (n === 1 ? one : m
 // that rests on a number keeps its explanation.
 
 function draw(parent, children) {
-  const specs = children.flat().filter((each) => each !== null && each !== undefined && each !== false && each !== "");
+  const specs = children.filter((each) => each !== null && each !== undefined && each !== false && each !== "");
   specs.forEach((spec, i) => {
     const there = parent.childNodes[i];
     if (!Array.isArray(spec)) {
