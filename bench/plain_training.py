@@ -25,7 +25,8 @@ from p2pswarm.models.compute.reference import CodecsOfStep, ReferenceTrainer
 from p2pswarm.models.model_source import resolved
 from p2pswarm.node.run.run_text import read_corpus, settled
 from p2pswarm.node.run.weights_file import write_weights
-from p2pswarm.progress.events import MicrobatchCounts, Stepped, to_line
+from p2pswarm.progress.event_lines import EventNumbers
+from p2pswarm.progress.events import MicrobatchCounts, Stepped
 from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.chain_log import HEADER_BYTES, LogReader, restore
 from p2pswarm.run.chain.record import CommitRecord
@@ -98,6 +99,7 @@ def main() -> None:
         assert isinstance(corpus, PairCorpus), "the objective takes pairs"
         corpus = scored(corpus, loop)
     begun_s, quarantined = time.perf_counter(), 0
+    events = EventNumbers("", "plain", time.time)
     for step in range(run.steps):
         numbers = range(step * batch.microbatches, (step + 1) * batch.microbatches)
         microbatches = [corpus.microbatch(n) for n in numbers]
@@ -114,7 +116,7 @@ def main() -> None:
         loss = sum(losses) / len(losses) if losses else float("nan")
         counts = MicrobatchCounts(done, done - quarantined, 0, quarantined)
         event = Stepped(step + 1, loss, tokens / seconds, rate, norm, counts, seconds=seconds)
-        print(to_line(event), flush=True)
+        print(events.stamp(event).line, flush=True)
     if options.weights:
         parameters = named_parameters(loop.flat.numbers, loop.flat.blocks)
         named = ((name, parameter.detach().cpu()) for name, parameter in parameters)

@@ -37,7 +37,8 @@ from p2pswarm.models.compute.flat_parameters import FlatParameters, squared_norm
 from p2pswarm.models.compute.optimizer import optimizer_of
 from p2pswarm.models.losses.cross_entropy import nats_of
 from p2pswarm.node.run.run_text import read_corpus
-from p2pswarm.progress.events import MicrobatchCounts, Started, Stepped, to_line
+from p2pswarm.progress.event_lines import EventNumbers
+from p2pswarm.progress.events import MicrobatchCounts, Started, Stepped
 from p2pswarm.run.schedule import clip_scale, learning_rate
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import load
@@ -116,7 +117,8 @@ class Member:
     def begin(self) -> None:
         """Start the clock: all are ready."""
         self._begun_s = time.monotonic()
-        print(to_line(Started(0)), flush=True)
+        self._events = EventNumbers("", "peer", time.time)
+        print(self._events.stamp(Started(0)).line, flush=True)
 
     def tell(self, step: int, losses: Sequence[float]) -> None:
         """A step is done."""
@@ -125,7 +127,7 @@ class Member:
         rate, loss = learning_rate(self.run, step), sum(losses) / len(losses)
         counts = MicrobatchCounts(done, done, 0)
         event = Stepped(step + 1, loss, tokens / seconds, rate, 0.0, counts, seconds=seconds)
-        print(to_line(event), flush=True)
+        print(self._events.stamp(event).line, flush=True)
 
 
 def join_gloo(member: Member) -> Any:

@@ -23,7 +23,8 @@ from typing import Any, Self, TypeVar
 
 from proc import cpu_s
 
-from p2pswarm.progress.events import Ended, Event, Stepped, from_line
+from p2pswarm.progress.event_lines import from_line
+from p2pswarm.progress.events import Ended, Event, Stepped
 from p2pswarm.settings.config import OptimizerConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -359,7 +360,7 @@ def events(lines: Iterator[str]) -> Iterator[Event]:
 def parsed(line: str) -> Event | str:
     """The event of a line, or the line: what a node says before its run is for people."""
     try:
-        return from_line(line)
+        return from_line(line).event
     except ValueError:
         return line
 

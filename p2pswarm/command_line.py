@@ -20,10 +20,11 @@ from p2pswarm.commands.owner import flags as closed_runs
 from p2pswarm.commands.plan import flags as plan
 from p2pswarm.commands.simulate import flags as simulate
 from p2pswarm.commands.status import flags as status
+from p2pswarm.commands.watch import flags as watch
 from p2pswarm.commands.weights import flags as weights
 from p2pswarm.progress.printable import printable
 
-ALL = (node, data, status, doctor, verify, weights, plan, simulate, closed_runs, demo)
+ALL = (node, data, status, watch, doctor, verify, weights, plan, simulate, closed_runs, demo)
 """In the order of `--help`."""
 FAILED, UNUSABLE = 1, 2
 UNREAD = 141  # 128 and SIGPIPE: what a shell says of a program that ends so

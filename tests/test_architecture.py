@@ -42,7 +42,7 @@ trainer/coordinator
 trainer/coordinator_io node/progress
 trainer/leadership node/run
 sim node commands
-testing commands/data commands/demo commands/owner commands/status commands/weights
+testing commands/data commands/demo commands/owner commands/status commands/watch commands/weights
 api commands/doctor commands/plan
 commands/simulate
 command_line
@@ -68,6 +68,8 @@ SHELL = frozenset(
         "commands/owner/invitations.py",
         "commands/plan/swarm.py",
         "commands/status/ask.py",
+        "commands/watch/replay.py",
+        "commands/watch/watch.py",
         "discovery/dht/long_values_io.py",
         "discovery/dht/node.py",
         "discovery/dht/query_runner.py",

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import logging
+import time
 from collections import deque
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Any, Self
 from p2pswarm.api.node import Node, leave, load_role
 from p2pswarm.api.run import Run
 from p2pswarm.base.files import Written
+from p2pswarm.checkpoint.names import RUN_HEX
 from p2pswarm.commands.owner.invitations import check_asked, invite
 from p2pswarm.data.text_settings import TrainedText, settings_of
 from p2pswarm.node.roles import role_module
+from p2pswarm.progress.event_lines import EventNumbers
 from p2pswarm.progress.events import Ended, Event
 from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.parser import from_values
@@ -162,6 +165,12 @@ class RunTrainer:
             self._trainer, self._run, Path(path), self._prepared
         )
         return written.path
+
+    @property
+    def numbers(self) -> EventNumbers:
+        """Return what numbers the events of this trainer, for lines of JSON."""
+        run, by = self._entry.identity.run.hex()[:RUN_HEX], self._node.contact.peer
+        return EventNumbers(run, by.short if by is not None else "", time.time)
 
     def _tell(self, event: Event) -> None:
         self._done = self._done or (isinstance(event, Ended) and not event.failed)

@@ -54,7 +54,7 @@ FROM_HELP = (
     "and text: TARGET is one, or a folder or URL that has some, of which the newest good one is "
     "taken"
 )
-NODE_FLAGS = ("listen", "role", "identity", "invite", "log_level")
+NODE_FLAGS = ("listen", "role", "identity", "invite", "name", "log_level")
 TRAIN_FLAGS = ("standby", "new", "closed", "begin_from", "fresh_moments")
 NETWORK_FLAGS = ("announce", "relay_port", "relay_web")
 """The flags of `[network]` that have one value."""
@@ -162,6 +162,9 @@ def _add_node_flags(parser: argparse.ArgumentParser) -> None:
         help="keep this node's id in this file; the file is made if it is not there",
     )
     parser.add_argument("--invite", metavar="TEXT", help=INVITE_HELP)
+    parser.add_argument(
+        "--name", metavar="NAME", help="what people call this machine; default: the host's name"
+    )
     parser.add_argument("--log-level", choices=LOG_LEVELS, help="default: warning")
     parser.add_argument(
         "--check",

@@ -148,6 +148,7 @@ def _train_rows(train: TrainConfig, run: RunConfig) -> list[Row]:
         ("tokens", train.tokenizer + read),
         ("goes on from", train.resume or f"the first weights, {run.start}"),
         ("weights", f"{train.weights}, with run and step" if train.weights else "not written"),
+        ("log of events", str(train.log) if train.log else "not written"),
         ("curves", " and ".join(curves) or "not written"),
     ]
 

@@ -18,6 +18,7 @@ import torch
 
 from p2pswarm.base.errors import RunEnded, Unusable
 from p2pswarm.base.problems import Problems
+from p2pswarm.base.version import VERSION
 from p2pswarm.discovery.gossip.messages import RunRole
 from p2pswarm.discovery.gossip.record import Activity, FigureKey, RoleKind, figures
 from p2pswarm.models.base_weights.base_layout import base_bytes
@@ -33,6 +34,9 @@ from p2pswarm.models.pretrained import has_files, offer, offer_served
 from p2pswarm.models.registry import check_package, trust
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
+from p2pswarm.node.progress.event_hub import EventHub
+from p2pswarm.node.progress.event_log import open_event_log, try_event_log
+from p2pswarm.node.progress.server_events import ServerEvents
 from p2pswarm.node.run.closed_run import (
     is_impostor,
     may_vote_here,
@@ -46,12 +50,17 @@ from p2pswarm.node.run.run_folder import RunFolder, make_folder
 from p2pswarm.node.run.run_match import genesis_of
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.node.shutdown import LeaveRequest, unless
+from p2pswarm.node.stack.machine_name import machine_name
 from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE, HELD_BYTES_PER_STATE_BYTE
+from p2pswarm.progress.event_lines import EventNumbers
+from p2pswarm.progress.printable import printable
 from p2pswarm.run.chain.chain_log import VoterRecords, blank
 from p2pswarm.run.chain.memory_file import RECORDS_KEPT, MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES
 from p2pswarm.run.manifest import RunIdentity, RunOffer
+from p2pswarm.run.messages.field_limits import NAME_CHARS_MAX
+from p2pswarm.run.messages.membership import THREADS_MAX, MemberFacts
 from p2pswarm.run.router import Router
 from p2pswarm.run.state.base_files import BaseFolder
 from p2pswarm.run.state.partial_state import PartialFolder
@@ -66,7 +75,7 @@ from p2pswarm.server.devices.device_choice import (
 from p2pswarm.server.devices.group_stage import group_engine
 from p2pswarm.server.devices.rank_processes import DeviceGroup
 from p2pswarm.server.leadership import Seeker
-from p2pswarm.server.member_session import SavingLimits, ServerContext
+from p2pswarm.server.member_session import SavingLimits, ServerContext, unheard
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.config import EMULATED, INT_GRID, RunConfig
 from p2pswarm.settings.node_config import TENSOR, NetworkConfig, NodeConfig, ServeConfig
@@ -162,6 +171,8 @@ def check(config: NodeConfig, problems: Problems) -> None:
     """Tell `problems` all that would keep this role from beginning, or from serving some run."""
     serve = config.serve
     with problems.noted():
+        try_event_log(serve.log, "serve.log")
+    with problems.noted():
         chosen_device(serve)
         _check_compiled(serve)
     with problems.noted():
@@ -193,10 +204,14 @@ async def run(stack: NodeStack, device: torch.device, leaving: LeaveRequest, say
     """Serve run after run until asked to leave."""
     keep_freed_memory()
     choice = run_choice(stack.config, stack.identity.peer_id)
-    threads = StageThreads()
+    threads, me = StageThreads(), stack.identity.peer_id.short
+    hub, logs = EventHub(EventNumbers("", me, time.time)), contextlib.ExitStack()
     try:
+        hub.listen(logs.enter_context(open_event_log(stack.config.serve.log, "serve.log")))
+        events = ServerEvents(hub, me, machine_name(stack.config), VERSION)
+        say = both(events.on_line, say)
         while (
-            served := await serve_next(stack, choice, threads, device, leaving, say)
+            served := await serve_next(stack, choice, threads, device, leaving, say, events=events)
         ) is not None:
             if leaving.is_set():
                 return 0
@@ -210,6 +225,7 @@ async def run(stack: NodeStack, device: torch.device, leaving: LeaveRequest, say
         return 0
     finally:
         threads.close()
+        await asyncio.to_thread(logs.close)
 
 
 async def serve_next(
@@ -220,12 +236,13 @@ async def serve_next(
     leaving: LeaveRequest,
     say: Say,
     begins: Callable[[StageServer], None] = lambda _server: None,
+    events: ServerEvents | None = None,
 ) -> ServedRun | None:
     """Serve the next run that can be served here, to its end; None if asked to leave before.
 
     A run that cannot be served is passed over: whoever offers one may say what they like in it. But
     no stranger can offer the run that this node is invited to: what is wrong with that, or with
-    this machine, is raised. `begins` is told of each try.
+    this machine, is raised. `begins` is told of each try, and `events` of what comes of it.
     """
     clock = asyncio.get_running_loop().time
     while (offer := await unless(leaving, find_run(stack, choice, say))) is not None:
@@ -237,9 +254,11 @@ async def serve_next(
             if await is_impostor(rpc, offer.trainer):
                 choice.over(offer)
                 continue
-            server = stage_server(stack, offer, threads, device, rpc, say)
+            server = stage_server(stack, offer, threads, device, rpc, say, events)
             begins(server)
-            end = await serve_run(stack, rpc, choice, server, offer, leaving, say)
+            if events is not None:
+                events.on_run(offer.run, offer.config)
+            end = await serve_run(stack, rpc, choice, server, offer, leaving, say, events)
             no_member = own_refusal(rpc)
         if not isinstance(end, Unusable):
             return ServedRun(offer, server, end, no_member)
@@ -273,6 +292,7 @@ def stage_server(
     device: torch.device,
     rpc: Rpc,
     say: Say,
+    events: ServerEvents | None = None,
 ) -> StageServer:
     """A server of the run in `offer`, on this node; `rpc`: the run's calls."""
     serve, config = stack.config.serve, offer.config
@@ -303,8 +323,34 @@ def stage_server(
         ),
         partials=kept_pieces(stack.config.state),
         bases=kept_blocks(stack.config.state),
+        facts=machine_facts(stack.config, device),
+        on_load=events.on_load if events is not None else unheard,
     )
     return StageServer(context)
+
+
+def machine_facts(config: NodeConfig, device: torch.device) -> MemberFacts:
+    """Return what the trainer's user is told of this machine."""
+    serve, kind = config.serve, device.type
+    if serve.device == EMULATED:
+        kind = EMULATED
+    elif len(names := devices_of(serve.device)) > 1:
+        kind = f"{len(names)} devices"
+    elif kind == "cuda":
+        kind = torch.cuda.get_device_name(device)
+    threads = min(torch.get_num_threads(), THREADS_MAX)
+    name, region = machine_name(config), config.region
+    return MemberFacts(name, printable(kind[:NAME_CHARS_MAX]), threads, region, VERSION)
+
+
+def both(first: Say, second: Say) -> Say:
+    """Return what says a line twice."""
+
+    def say(line: str) -> None:
+        first(line)
+        second(line)
+
+    return say
 
 
 def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.device) -> Engine:
@@ -428,6 +474,7 @@ async def serve_run(
     offer: RunOffer,
     leaving: LeaveRequest,
     say: Say,
+    events: ServerEvents | None = None,
 ) -> str | Unusable:
     """Serve until the run ends, or we leave, or go to another run; returns the reason.
 
@@ -437,7 +484,7 @@ async def serve_run(
         work = tasks.create_task(_run(server))
         beside = [
             tasks.create_task(_leave(server, work, leaving)),
-            tasks.create_task(_tell(server, offer, say)),
+            tasks.create_task(_tell(server, offer, say, events)),
             tasks.create_task(follow_run(stack, choice, offer, server.seeker, rpc)),
         ]
         if (directory := stack.directories.get(offer.run)) is not None:
@@ -510,10 +557,14 @@ async def _leave(
     work.cancel()
 
 
-async def _tell(server: StageServer, offer: RunOffer, say: Say) -> None:
+async def _tell(
+    server: StageServer, offer: RunOffer, say: Say, events: ServerEvents | None
+) -> None:
     """Say which stage we serve, each time that we begin to: after a move, or out of the run."""
     sessions = 0
     while True:
         sessions = await server.serving(sessions)
         stage, version = server.stage, server.version
         say(f"serving stage {stage} of {offer.config.stages}, weights of step {version}")
+        if events is not None and stage is not None:
+            events.on_stage(stage)

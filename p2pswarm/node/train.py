@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
@@ -17,19 +18,22 @@ from p2pswarm.base.files import Written, write_text
 from p2pswarm.base.ids import PeerId
 from p2pswarm.base.problems import Problems
 from p2pswarm.checkpoint.checkpoint_io import on_thread
+from p2pswarm.checkpoint.names import RUN_HEX
 from p2pswarm.checkpoint.weights_name import weights_name
 from p2pswarm.data.chats.template import template_beside
 from p2pswarm.data.samples.corpus import Corpus
 from p2pswarm.data.tokenizer import tokenizer_beside
 from p2pswarm.discovery.gossip.messages import RunRole
 from p2pswarm.discovery.gossip.record import Activity, FigureKey, RoleKind, figures
+from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.progress.answers import LatestBalance, LatestStatus
 from p2pswarm.node.progress.curves import recorded
+from p2pswarm.node.progress.event_hub import EventHub
+from p2pswarm.node.progress.event_log import open_event_log
 from p2pswarm.node.progress.output import date_time, output
-from p2pswarm.node.progress.reporter import Reporter
+from p2pswarm.node.progress.reporter import Reporter, begun
 from p2pswarm.node.progress.wandb_curves import sent
 from p2pswarm.node.run.closed_run import may_vote, run_calls, until_out
 from p2pswarm.node.run.discovery import announce, announce_end, ends, offered
@@ -42,10 +46,12 @@ from p2pswarm.node.run.run_text import describe
 from p2pswarm.node.run.weights_file import model_size, state_sizes, write_run
 from p2pswarm.node.serve import tensors_within
 from p2pswarm.node.shutdown import LeaveRequest, unless
+from p2pswarm.node.stack.machine_name import machine_name
 from p2pswarm.node.stack.stack import NodeStack, Say
+from p2pswarm.progress.event_lines import EventNumbers
 from p2pswarm.progress.events import Event, Report
 from p2pswarm.run.manifest import RunIdentity
-from p2pswarm.run.messages.balance import AskBalance, AskCapacities, RunCapacities
+from p2pswarm.run.messages.balance import AskBalance, AskCapacities, BalanceStatus, RunCapacities
 from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.run import RunOver
 from p2pswarm.run.messages.status import AskStatus, RunStatus
@@ -96,7 +102,7 @@ async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, sa
     saved, lost = "", LostText(leaving)
     try:
         async with (
-            _shown(config, entry) as tell,
+            _shown(config, entry, event_hub(stack, entry)) as tell,
             open_trainer(stack, corpus, tell, entry, lost.on_loss) as trainer,
         ):
             ended = await unless(leaving, trainer.run())
@@ -134,15 +140,25 @@ class LostText:
         self._leaving.set()
 
 
+def event_hub(stack: NodeStack, entry: RunEntry) -> EventHub:
+    """Return what numbers the events of this process, and passes them on."""
+    run, by = entry.identity.run.hex()[:RUN_HEX], stack.identity.peer_id.short
+    return EventHub(EventNumbers(run, by, time.time))
+
+
 @contextlib.asynccontextmanager
-async def _shown(config: NodeConfig, entry: RunEntry) -> AsyncIterator[Callable[[Event], None]]:
-    """Give what shows an event, and writes and sends the curves."""
+async def _shown(
+    config: NodeConfig, entry: RunEntry, hub: EventHub
+) -> AsyncIterator[Callable[[Event], None]]:
+    """Give what shows an event, writes it to the log, and writes and sends the curves."""
     name, train = config.run.name, config.train
-    async with output(train.progress, config.run.steps, f"run {name}") as show:
+    async with output(train.progress, f"run {name}") as show:
+        hub.listen(show)
         with (
-            recorded(train.curves, show, entry.identity.run.hex(), date_time) as told,
+            recorded(train.curves, hub.tell, entry.identity.run.hex(), date_time) as told,
             contextlib.ExitStack() as sending,
         ):
+            hub.listen(sending.enter_context(open_event_log(train.log, "train.log")))
             yield sending.enter_context(sent(train.wandb, entry.identity, told))
             await asyncio.to_thread(sending.close)  # it may wait for the service, and others for us
 
@@ -155,20 +171,23 @@ class RunReports:
         rpc: Rpc,
         identity: RunIdentity,
         tell: Callable[[Event], None],
-        endpoint: Endpoint,
+        stack: NodeStack,
         done: int,
     ) -> None:
         """`done`: the steps that are decided, as far as this trainer knows."""
-        self._bans, self._links = endpoint.bans, endpoint.links
+        self._bans, self._links = stack.endpoint.bans, stack.endpoint.links
         run = identity.config
-        self._reporter = Reporter(run, model_size(run).parameters, done)
+        parameters = model_size(run).parameters
+        self._reporter = Reporter(run, parameters, done)
         self._status = LatestStatus(identity.run, run.stages, done, run.batch.microbatches)
         self._tell = tell
         self._loop = asyncio.get_running_loop()
         self._balance = LatestBalance(identity.run, run.balance.rule)
         rpc.serve_unary(AskStatus, self._status_of)
-        rpc.serve_unary(AskBalance, lambda _, asked: self._balance.answer(asked, self._loop.time()))
+        rpc.serve_unary(AskBalance, self._balance_of)
         rpc.serve_unary(AskCapacities, self._capacities)
+        cut = tuple(len(stage_blocks(run, stage)) for stage in range(run.stages))
+        tell(begun(run, "trainer", machine_name(stack.config), cut, parameters, done))
 
     def on_report(self, report: Report) -> None:
         """Take a report of the trainer."""
@@ -183,7 +202,10 @@ class RunReports:
 
     def _status_of(self, _peer: PeerId, question: AskStatus) -> RunStatus:
         now_s = self._loop.time()
-        return self._status.answer(question, now_s, self._bans.current(now_s))
+        return self._status.answer(question, now_s, self._bans.current(now_s), self._reporter.name)
+
+    def _balance_of(self, _peer: PeerId, question: AskBalance) -> BalanceStatus:
+        return self._balance.answer(question, self._loop.time(), self._reporter.name)
 
     def _capacities(self, _peer: PeerId, question: AskCapacities) -> RunCapacities:
         rtts_s = {link.peer.raw: link.rtt_s for link in self._links() if link.rtt_s > 0}
@@ -272,7 +294,7 @@ async def _context(
         run=identity.config,
         run_id=identity.run,
         corpus=corpus,
-        report=RunReports(rpc, identity, tell, stack.endpoint, done).on_report,
+        report=RunReports(rpc, identity, tell, stack, done).on_report,
         rng=Random(os.urandom(32)),
         chain=entry.place,
         trainers=entry.trainers,

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from p2pswarm.progress.events import KINDS, Begun, Event, name_of
+from p2pswarm.progress.events import KINDS, Begun, Event, Peers, name_of
 
 VERSION = 2  # rises when the meaning of a field changes; 1 had no version, run or number
 LINE_CHARS_MAX = 4 << 20  # 4,096 servers with all their figures
@@ -53,7 +53,8 @@ class EventLine:
     by: str
     """The short peer id of who tells it."""
     n: int
-    """Which event of its process it is, from 1 on; what repeats others has the last one's."""
+    """Which event of its process it is, from 1 on; `peers`, and what is repeated at the head of a
+    file, have the number of the event before."""
     event: Event
 
     @functools.cached_property
@@ -73,8 +74,8 @@ class EventNumbers:
         self._last = 0
 
     def stamp(self, event: Event) -> EventLine:
-        """The next event of this process."""
-        self._last += 1
+        """The next event of this process; figures of servers do not count, as logs have few."""
+        self._last += not isinstance(event, Peers) or not self._last
         return EventLine(round(self._wall(), 3), self.run, self._by, self._last, event)
 
 
@@ -134,7 +135,8 @@ def _plain(value: Any) -> Any:
         return value if math.isfinite(value) else json.dumps(value)
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
-    if (fields := _fields(type(value))) is not None:
+    kind: Any = type(value)
+    if (fields := _fields(kind)) is not None:
         given = zip(fields.names, fields.of(value), strict=True)
         return {name: _plain(each) for name, each in given}
     return value

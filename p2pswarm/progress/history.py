@@ -1,18 +1,15 @@
-"""RunHistory: the events of a run, collected for a page, a plot or a summary.
+"""RunHistory: the events of a run of minutes, collected for a plot or a summary.
 
 Units:   seconds since the first step; nats per byte.
 """
 
-from collections import deque
 from dataclasses import dataclass
 
 from p2pswarm.progress.events import (
-    Checkpointed,
     Ended,
     Event,
     HeldOut,
     MicrobatchCounts,
-    Note,
     PeerLine,
     Peers,
     Relocated,
@@ -20,8 +17,6 @@ from p2pswarm.progress.events import (
     Stepped,
     Waiting,
 )
-
-NOTES_SHOWN = 10  # what fits under the tables of a small terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +27,6 @@ class Kill:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class ShownNote:
-    """An event that the page shows as a sentence, and its date and time."""
-
-    at: str
-    event: Event
-
-
 class RunHistory:
     """All events of a run so far."""
 
@@ -47,16 +34,14 @@ class RunHistory:
         self.steps: list[Stepped] = []
         self.held_out: list[HeldOut] = []
         self.peers: tuple[PeerLine, ...] = ()
-        self.notes: deque[ShownNote] = deque(maxlen=NOTES_SHOWN)
-        """The last events that are sentences."""
         self.kills: list[Kill] = []
         self.moves: list[Relocated] = []
         self.waiting: Waiting | None = None
         self.started: Started | None = None
         self.ended: Ended | None = None
 
-    def on_event(self, event: Event, at: str = "") -> None:
-        """Add one event; `at`: its date and time, for people."""
+    def on_event(self, event: Event) -> None:
+        """Add one event."""
         match event:
             case Stepped():
                 self.steps.append(event)
@@ -64,11 +49,8 @@ class RunHistory:
                 self.held_out.append(event)
             case Peers():
                 self.peers = event.peers
-            case Note() | Checkpointed():
-                self.notes.append(ShownNote(at, event))
             case Relocated():
                 self.moves.append(event)
-                self.notes.append(ShownNote(at, event))
             case Waiting():
                 self.waiting = event if event.stages else None
             case Started():

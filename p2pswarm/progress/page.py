@@ -1,9 +1,13 @@
 """A run as people see it: a live page of a terminal, drawn repeatedly; or lines for a log file.
 
-Units:   nats per byte.
+The page is drawn from a snapshot of `view.py`, as that of a browser is.
+
+Units:   losses in nats per token; `at` in seconds since 1970.
 """
 
 import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -12,73 +16,122 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from p2pswarm.progress.events import Ended, Event, Peers, Started, Stepped, Waiting
-from p2pswarm.progress.history import RunHistory
+from p2pswarm.progress.events import (
+    Begun,
+    Ended,
+    Event,
+    MachineFacts,
+    Peers,
+    Started,
+    Stepped,
+    Waiting,
+    seconds_text,
+)
 from p2pswarm.progress.printable import printable
+from p2pswarm.progress.view import Snapshot
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 CURVE_CHARS = 60  # a longer line shows no more
 CURVE_CHARS_MIN = 8
+NOTES_SHOWN = 10  # what fits under the tables of a small terminal
 SILENCE_MAX_S = 60.0  # people look at a log after some minutes, and ask whether it hangs
 STEP_EVERY_S = 5.0  # one line of a step in this time is enough for a run of minutes or days
+IN_THE_STATE = {"begun", "started", "waiting"}  # events that the first line tells
+STYLES = {"ready": "green", "joining": "yellow", "moving": "yellow", "lost": "dim"}
 
 
-def page(history: RunHistory, steps: int, title: str) -> RenderableType:
-    """The whole page of a run of `steps` steps."""
-    parts: list[RenderableType] = [_state(history)]
-    if history.steps:
-        parts.append(_figures(history, steps))
-    if history.peers:
-        parts.append(_peers(history))
-    if history.notes:
+def page(run: Snapshot, title: str, date_time: Callable[[float], str]) -> RenderableType:
+    """The whole page; `date_time` is a wall clock's time for people."""
+    parts: list[RenderableType] = [_state(run)]
+    if run["step"]:
+        parts.append(_figures(run))
+    if run["stages"]:
+        parts.append(_servers(run))
+    notes = [one for one in run["events"] if one["event"] not in IN_THE_STATE]
+    if notes:
         parts.append(Text())
-        parts += [_note(note.at, note.event.text) for note in history.notes]
-    return Panel(Group(*parts), title=title, title_align="left", border_style="dim")
+        parts += [_note(date_time(one["at"]), one["text"]) for one in notes[-NOTES_SHOWN:]]
+    return Panel(Group(*parts), title=printable(title), title_align="left", border_style="dim")
 
 
-def _state(history: RunHistory) -> RenderableType:
+def _state(run: Snapshot) -> RenderableType:
     """One line that tells what the run is doing."""
-    if history.ended:
-        style = "red" if history.ended.failed else "green"
-        return Text(printable(history.ended.outcome), style=style)
-    if history.waiting:
-        return Text(history.waiting.text, style="yellow")
-    if not history.steps:
-        return Text("waiting for the first step", style="yellow")
-    return Text("training", style="dim")
+    match run["state"]:
+        case "ended" | "failed" as state:
+            return Text(run["ended"], style="red" if state == "failed" else "green")
+        case "waiting":
+            since = run["waiting"]["since"]
+            waits = Waiting(tuple(run["waiting"]["stages"])).text
+            return Text(f"{waits}{_for(run['at'] - since)}", style="yellow")
+        case "stalled":
+            usual = seconds_text(run["usual_step_s"])
+            stands = f"no step for {seconds_text(run['committed_ago_s'])}, usually {usual}"
+            return Text(stands, style="yellow")
+        case "training" if run["step"]:
+            return Text("training", style="dim")
+    return Text("waiting for the first step", style="yellow")
 
 
-def _figures(history: RunHistory, steps: int) -> RenderableType:
-    last = history.steps[-1]
+def _for(seconds: float) -> str:
+    return f", for {seconds_text(seconds)}" if seconds >= 1.0 else ""
+
+
+def _figures(run: Snapshot) -> RenderableType:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(no_wrap=True)
     grid.add_column()
-    bar = ProgressBar(total=steps, completed=last.step, width=None)
-    grid.add_row("step", f"{last.step} of {steps}", bar)
-    grid.add_row("train loss", f"{last.loss:.3f}", Curve([s.loss for s in history.steps]))
-    if history.held_out:
-        held_out = [point.nats_per_token for point in history.held_out]
-        grid.add_row("held-out loss", f"{held_out[-1]:.3f}", Curve(held_out))
-    rates = [s.tokens_per_s for s in history.steps]
-    grid.add_row("tokens/s", f"{last.tokens_per_s:,.0f}", Curve(rates))
-    counts = history.counts
-    told = f"{counts.counted} counted, {counts.replayed} replayed"
-    grid.add_row("microbatches", str(counts.asked), told)
+    curves = {
+        name: Curve([value for *_, value in points]) for name, points in run["curves"].items()
+    }
+    bar = ProgressBar(total=max(run["steps"], run["step"]), completed=run["step"], width=None)
+    grid.add_row("step", f"{run['step']} of {run['steps']}", bar)
+    grid.add_row("train loss", _loss(run["loss"]), curves["loss"])
+    if run["held_out"] is not None:
+        grid.add_row("held-out loss", _loss(run["held_out"]), curves["held_out"])
+    rate: RenderableType = curves["tokens_per_s"]
+    if run["state"] == "stalled":
+        rate = Text(f"the last step was {seconds_text(run['committed_ago_s'])} ago", "yellow")
+    grid.add_row("tokens/s", f"{run['tokens_per_s']:,.0f}", rate)
+    counts, exact = run["counts"], run["exactness"]
+    told = f"{counts['counted']} counted, {run['totals']['again']} sent again"
+    if exact["compared"]:
+        told += f"; weights equal {exact['equal']} of {exact['compared']}"
+    grid.add_row("microbatches", str(counts["asked"]), told)
     return grid
 
 
-def _peers(history: RunHistory) -> RenderableType:
+def _loss(loss: float | None) -> str:
+    return "not known" if loss is None else f"{loss:.3f}"
+
+
+def _servers(run: Snapshot) -> RenderableType:
+    """A row for each server, and one for each stage that has none."""
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    for name in ("stage", "server", "state"):
+    for name in ("stage", "server", "machine", "state"):
         table.add_column(name)
     for name in ("queue", "microbatches/s"):
         table.add_column(name, justify="right")
-    for peer in sorted(history.peers, key=lambda peer: (peer.stage, peer.peer)):
-        state = Text("ready", "green") if peer.ready else Text("joining", "yellow")
-        row = (str(peer.stage), peer.peer, state, str(peer.queued), f"{peer.rate_per_s:.1f}")
-        table.add_row(*row)
+    rows = run["servers"]
+    for stage in run["stages"]:
+        number = str(stage["stage"])
+        here = [name for name, row in rows.items() if row["stage"] == stage["stage"]]
+        if not stage["ready"]:
+            since = run["at"] - (stage["since"] if stage["since"] is not None else run["at"])
+            table.add_row(number, Text(f"nobody{_for(since)}", "yellow"), "", "", "", "")
+        for name in here:
+            row = rows[name]
+            state, figures = Text(_state_of(row, run["at"]), STYLES[row["state"]]), ("", "")
+            if row["state"] in ("ready", "joining"):
+                figures = str(row["queued"] or 0), f"{row['rate_per_s'] or 0.0:.1f}"
+            table.add_row(number, name, row["name"], state, *figures)
     return table
+
+
+def _state_of(row: Mapping[str, Any], now_s: float) -> str:
+    if row["state"] != "lost":
+        return str(row["state"])
+    return f"lost {seconds_text(max(0.0, now_s - row['since']))} ago"
 
 
 def _note(at: str, text: str) -> Text:
@@ -126,7 +179,7 @@ class LineFormat:
     def line(self, event: Event, now_s: float, at: str) -> str | None:
         """The line for an event, or None if it is to be left out."""
         self._follow(event)
-        if isinstance(event, Peers):
+        if isinstance(event, Peers | Begun | MachineFacts):
             return None
         if isinstance(event, Stepped):
             if event.seconds < self._next_s:

@@ -3,7 +3,6 @@
 Units:   `at` in seconds since 1970, as the events say.
 """
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,7 @@ NAMES_MAX = 8_192  # a server that comes back has its name at once
 UNLISTED_S = 10.0  # a new coordinator hears of all servers within some seconds
 FIGURES_OLD_S = 30.0  # a load comes each second, or in a log each ten
 NAME_CHARS, REASON_CHARS = 64, 200
+NUMBER_MAX = 1e18  # beyond any figure of a run
 FIGURES = (
     *("queued", "rate_per_s", "counted", "recomputed", "unheard_s"),
     *("forward_s", "backward_s", "queue_s", "in_bytes", "out_bytes"),
@@ -42,8 +42,8 @@ def shown(text: str, chars: int = REASON_CHARS) -> str:
 
 
 def plain_number(value: float | None) -> float | None:
-    """A number that JSON has; None for others."""
-    return value if value is None or math.isfinite(value) else None
+    """A number that JSON has, and sums too; None for others."""
+    return value if value is not None and abs(value) <= NUMBER_MAX else None
 
 
 @dataclass(slots=True)

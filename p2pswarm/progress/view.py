@@ -38,6 +38,7 @@ from p2pswarm.progress.events import (
 )
 from p2pswarm.progress.servers_view import (
     NAME_CHARS,
+    NUMBER_MAX,
     STAGES_MAX,
     ServersView,
     plain_number,
@@ -55,6 +56,8 @@ STALLS_MAX = 100
 NODES_MAX = 256  # whose newest event is remembered
 HOUR_S = 3_600.0
 HOURS_MAX = 48  # since last evening, also after a day away
+Snapshot = dict[str, Any]
+"""A run at one moment, as `RunView.to_json` has it; docs/watch.md has its fields."""
 FIGURE_EVENTS = (Stepped, Peers, HeldOut, MachineFacts)
 """Events that are figures; all others are sentences in the list of events."""
 
@@ -234,7 +237,7 @@ class RunView:
 
     def to_json(
         self, now_s: float, events: int = EVENTS_SHOWN, *, curves: bool = True
-    ) -> dict[str, Any]:
+    ) -> Snapshot:
         """The run at `now_s` as plain values that JSON has, of bounded size.
 
         `events`: how many of the newest events are in it; `curves`: they are most of its bytes.
@@ -272,7 +275,7 @@ class RunView:
                 "height": step.height if step else 0,
                 "head": shown(step.head, NAME_CHARS) if step else "",
             },
-            "waiting": {"stages": list(self.waiting[:STAGES_MAX]), "since": self.waiting_since},
+            "waiting": {"stages": list(self.waiting), "since": self.waiting_since},
             "why": self.why,
             "slowest": self.slowest,
             "stages": self._stage_rows(now_s),
@@ -329,14 +332,14 @@ class RunView:
     def _wait(self, stages: tuple[int, ...], at: float) -> None:
         if bool(stages) != bool(self.waiting):
             self.waiting_since = at if stages else None
-        self.waiting = stages
+        self.waiting = stages[:STAGES_MAX]
 
     def _on_step(self, event: Stepped, node: _Node, at: float) -> None:
         last, committed = self.stepped, self._committed
         if last is not None and event.step == last.step and at < (committed or 0.0) + STALL_LEAST_S:
             return  # a new coordinator tells the step that it has of the one before
         self.ended = None
-        took_s = event.took_s if event.took_s > 0 else at - (committed or at)
+        took_s = event.took_s if 0 < event.took_s < NUMBER_MAX else at - (committed or at)
         if took_s > 0 and committed is not None:
             stall_s = self.stall_s()
             if stall_s is not None and took_s > stall_s:
@@ -431,7 +434,7 @@ def _stall(stall: Stall, now_s: float) -> dict[str, Any]:
         "since": stall.since,
         "until": stall.until,
         "seconds": max(0.0, until - stall.since),
-        "waiting": list(stall.waiting[:STAGES_MAX]),
+        "waiting": list(stall.waiting),
     }
 
 

@@ -16,6 +16,7 @@ from p2pswarm.run.chain.chain_log import VoterRecords
 from p2pswarm.run.member_cards import NO_CARDS, MemberCards
 from p2pswarm.run.member_view import MemberView
 from p2pswarm.run.messages.field_limits import PathCounts
+from p2pswarm.run.messages.membership import Load, MemberFacts
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.router import Router
 from p2pswarm.run.state.base import BackgroundThread, at_once
@@ -28,6 +29,10 @@ from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.transfer import TensorTransfer
 
 log = logging.getLogger(__name__)
+
+
+def unheard(_stage: int, _load: Load) -> None:
+    """Nobody else hears how busy a server is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,10 @@ class ServerContext:
     """Memory of the device that is free; None where that is not known."""
     voter: VoterRecords | None = None
     """None: this server does not vote."""
+    on_load: Callable[[int, Load], None] = unheard
+    """Takes the stage, and what the trainer is told of the work there."""
+    facts: MemberFacts | None = None
+    """What the trainer's user is told of this machine; None: nothing."""
 
     @property
     def me(self) -> bytes:

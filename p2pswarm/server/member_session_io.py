@@ -79,7 +79,9 @@ class SessionParts:
             self.session.view_changed.fire()  # a lost server may be back
         match self.notes.due(now_s, members, silent_s):
             case SignOfLife.LOAD:
-                return replace(self.worker.load(now_s), unheard_s=silent_s)
+                load = replace(self.worker.load(now_s), unheard_s=silent_s)
+                self.session.context.on_load(self.replica.stage, load)
+                return load
             case SignOfLife.ALIVE:
                 return Alive()
             case _:

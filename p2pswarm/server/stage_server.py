@@ -236,6 +236,8 @@ class StageServer:
             parts = self._session = session_parts(
                 self._context, replica, trainer, assigned, self._roads, self._to_tell, tasks
             )
+            if self._context.facts is not None:
+                parts.session.note(self._context.facts)
             try:
                 await replica.enter(assigned.era, keep=assigned.keep)
                 kept = await replica.begin(

@@ -12,6 +12,7 @@ from p2pswarm.settings.limits import HUB_CHARS_MAX, Between, OneOf, Text
 from p2pswarm.settings.train_config import TrainConfig
 
 ROLES = ("auto", "bootstrap", "stage", "trainer")
+NAME_CHARS_MAX = 64  # of a machine: a label of a host name has 63 at most
 TARGET_CHARS_MAX = 1_000  # a checkpoint's target travels in a message
 ROWS, TENSOR, CONTEXT = "rows", "tensor", "context"
 """What several devices share: `serve.parallel`."""
@@ -80,6 +81,8 @@ class ServeConfig:
     stages in this step; past it they are computed again when such a stage loses a server."""
     grace_s: Annotated[float, Between(0.0, 3_600.0)] = 20.0
     """The most seconds that leaving may take after SIGTERM, the notice that a machine ends."""
+    log: Path | None = None
+    """A file that gets a line of JSON for each event, for p2pswarm watch; empty: none."""
     checkpoints: bool = True
     """Write checkpoints, if a trainer names a target that is allowed; false: never."""
     checkpoint_targets: tuple[str, ...] = ()
@@ -152,6 +155,10 @@ class NodeConfig:
     """A folder where a trainer or a server keeps what it must know after a restart; one a node."""
     invite: str = ""
     """The invitation of a run's owner: its text, or a file that has it."""
+    name: Annotated[str, Text(NAME_CHARS_MAX, least=0)] = ""
+    """What people call this machine; empty: the name of the host."""
+    region: Annotated[str, Text(NAME_CHARS_MAX, least=0)] = ""
+    """Where it is, for people; empty: nobody says."""
     log_level: Annotated[str, OneOf(*LOG_LEVELS)] = "warning"
     leave_at_eof: bool = False
     """Leave when stdin ends: then a program that starts nodes cannot leave them behind."""

@@ -62,6 +62,8 @@ class TrainConfig:
     """The file to write at the end, with the run's name and the step added; "" writes none."""
     curves: Path | None = None
     """A .csv file that grows with each step, or a folder for TensorBoard; empty: none."""
+    log: Path | None = None
+    """A file that gets a line of JSON for each event, for p2pswarm watch; empty: none."""
     wandb: Annotated[str, Wandb()] = ""
     """The same curves at Weights & Biases: a project there, or PROJECT/NAME; empty: none."""
     verify_base: bool = True

@@ -27,22 +27,31 @@ from p2pswarm.node.run.owner_folder import ADDRESS_FILE, OwnerFolder
 from p2pswarm.node.run.run_folder import RUN_FILE, RunFolder, SavedRun
 from p2pswarm.plan.device_file import fleet_of, region_network
 from p2pswarm.plan.dtfm import LinkCosts
+from p2pswarm.progress.event_lines import EventNumbers, EventReader, to_line
 from p2pswarm.progress.events import (
+    Begun,
+    Departure,
     Ended,
     Event,
     HeldOut,
+    Joined,
+    LeadershipTaken,
+    Left,
+    MachineFacts,
     MicrobatchCounts,
     Note,
     PeerLine,
     Peers,
     Relocated,
+    RolledBack,
+    Serving,
     Started,
     Stepped,
     Waiting,
-    from_line,
-    to_line,
+    Why,
 )
 from p2pswarm.progress.history import RunHistory
+from p2pswarm.progress.view import RunView
 from p2pswarm.run.access.access_list import Revocations, sign_list
 from p2pswarm.run.access.invitation_book import InvitationBook, InvitationEntry
 from p2pswarm.run.manifest import RunIdentity
@@ -93,14 +102,16 @@ def trace_file(data: bytes) -> None:
 
 @parser
 def run_event(data: bytes) -> None:
-    """Events of a trainer, a line each, as the demo reads them."""
-    history = RunHistory()
-    for line in data.decode(errors="replace").splitlines():
-        with contextlib.suppress(ValueError):
-            event = from_line(line)
-            assert isinstance(event.text, str)
-            assert isinstance(to_line(event), str)
-            history.on_event(event)
+    """Events of a trainer, a line each, as the demo and a page read them."""
+    history, view, reader = RunHistory(), RunView(), EventReader()
+    for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
+        if (told := reader.on_line(line, "a log", number)) is not None:
+            assert isinstance(told.event.text, str)
+            assert isinstance(to_line(told), str)
+            history.on_event(told.event)
+            view.on_event(told)
+    json.dumps(view.to_json(view.newest_at or 0.0), allow_nan=False)
+    assert len(reader.drain()) <= len(data)
     assert history.counts.counted is not None
     assert history.seconds is not None
     assert isinstance(history.ready(0), tuple)
@@ -194,16 +205,25 @@ def _events() -> bytes:
     counts = MicrobatchCounts(8, 7, 1)
     peer = PeerLine("abcd", 0, ready=True, queued=1, rate_per_s=2.5)
     events: list[Event] = [
+        Begun("r", "trainer", "attic", "0.1.0", 9, 2, (1, 1), 8, 2, 64, 1000, "gpt", "adamw"),
+        MachineFacts("abcd", "cellar", "cpu", 8, "Berlin", "0.1.0"),
+        Joined("abcd", 0, "cellar"),
+        Serving("abcd", 0),
         Waiting((0, 1)),
         Started(1000),
         Stepped(1, 2.5, 100.0, 1e-3, 0.5, counts, seconds=1.5),
         HeldOut(1, 2.25, seconds=2.0),
         Peers((peer, peer)),
         Relocated("abcd", 0, 1, 0.2, 3.0, 1),
+        Left("abcd", 0, Departure.LOST, "no answer", 3),
+        Why("all are as long", (2.5, 3.0), 0),
+        LeadershipTaken(3, 1),
+        RolledBack(0, 1),
         Note("said"),
         Ended(1, "done", failed=False, tokens_per_s=9.0, counts=counts),
     ]
-    return "\n".join(map(to_line, events)).encode()
+    numbers = EventNumbers("5f0c", "k7f2", lambda: 1_764_105_600.0)
+    return "\n".join(numbers.stamp(event).line for event in events).encode()
 
 
 def _run_files() -> list[bytes]:

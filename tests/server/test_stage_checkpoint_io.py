@@ -11,10 +11,9 @@ from core import core_of
 from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.verification import verify
 from p2pswarm.node.run.resume import check_records
-from p2pswarm.progress.events import Checkpointed
+from p2pswarm.progress.events import Checkpointed, CheckpointFailed
 from p2pswarm.server.member_session import SavingLimits
 from p2pswarm.trainer.reports.reports import (
-    CheckpointFailed,
     CheckpointProgress,
     StateFetched,
     StepDone,

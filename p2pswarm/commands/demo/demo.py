@@ -45,12 +45,14 @@ from p2pswarm.commands.demo.supervisor import (
     Supervisor,
 )
 from p2pswarm.commands.picture import picture_format
-from p2pswarm.node.progress.output import shown_time
+from p2pswarm.node.progress.output import shown_time, time_of
 from p2pswarm.node.run.run_text import read_corpus
 from p2pswarm.node.shutdown import INTERRUPTED, ending_signals
-from p2pswarm.progress.events import Event, Note, Started, from_line
+from p2pswarm.progress.event_lines import EventLine, EventNumbers, from_line
+from p2pswarm.progress.events import Note, Started
 from p2pswarm.progress.history import RunHistory
 from p2pswarm.progress.page import LineFormat, page
+from p2pswarm.progress.view import RunView
 from p2pswarm.settings.parser import load
 
 TITLE = "p2pswarm demo"
@@ -73,6 +75,8 @@ class Demo:
         kills = Kills(options.steps, options.kill_every, Random(options.steps))
         self._supervisor = Supervisor(options, kills)
         self._history = self._supervisor.history
+        self._view = RunView()
+        self._numbers = EventNumbers("", "demo", time.time)
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._servers: dict[str, DemoProcess] = {}
         self._bootstrap = ""
@@ -122,11 +126,11 @@ class Demo:
                 raise RunEnded(f"the trainer ended early: {words}")
             if not line.startswith("{"):
                 continue  # a line for people
-            event = from_line(line)
-            if isinstance(event, Started):
+            told = from_line(line)
+            if isinstance(told.event, Started):
                 self.ready_s = time.monotonic() - self._begun_s
-            self._supervisor.on_event(event, shown_time())
-            self._show(event)
+            self._supervisor.on_event(told.event)
+            self._show(told)
             await self._act()
 
     async def _act(self) -> None:
@@ -154,15 +158,15 @@ class Demo:
         await self._act()
 
     def _say(self, text: str) -> None:
-        note = Note(text, seconds=self._history.seconds)
-        self._history.on_event(note, shown_time())
-        self._show(note)
+        self._show(self._numbers.stamp(Note(text, seconds=self._history.seconds)))
 
-    def _show(self, event: Event) -> None:
+    def _show(self, told: EventLine) -> None:
         """Draw the page again, or print the event's line."""
+        self._view.on_event(told)
         if self._console.is_terminal:
-            self._live.update(page(self._history, self._options.steps, TITLE), refresh=True)
-        elif text := self._lines.line(event, time.monotonic(), shown_time()):
+            drawn = page(self._view.to_json(time.time()), TITLE, time_of)
+            self._live.update(drawn, refresh=True)
+        elif text := self._lines.line(told.event, time.monotonic(), shown_time()):
             self._console.print(text, highlight=False, soft_wrap=True)
 
 

@@ -100,9 +100,9 @@ class Supervisor:
         """Learn the short id of a server process."""
         self._names[peer] = name
 
-    def on_event(self, event: Event, at: str = "") -> None:
-        """Note an event of the run, and kill a server if one is due; `at`: its date and time."""
-        self.history.on_event(event, at)
+    def on_event(self, event: Event) -> None:
+        """Note an event of the run, and kill a server if one is due."""
+        self.history.on_event(event)
         if isinstance(event, Stepped) and self._kills.due(self.history.step):
             self._kill()
 

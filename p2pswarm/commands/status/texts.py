@@ -2,11 +2,11 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.guard.bans import time_left
-from p2pswarm.progress.events import Relocated, Waiting, gain_text, seconds_text
+from p2pswarm.progress.events import Relocated, Waiting, called, gain_text, seconds_text
 from p2pswarm.progress.printable import printable
 from p2pswarm.run.manifest import RunOffer
 from p2pswarm.run.messages.balance import (
@@ -17,7 +17,7 @@ from p2pswarm.run.messages.balance import (
     ServerPreparing,
 )
 from p2pswarm.run.messages.field_limits import PathCounts
-from p2pswarm.run.messages.status import RunStatus
+from p2pswarm.run.messages.status import PeerName, RunStatus
 
 NO_RUN = "there is no run in this swarm: start one with p2pswarm train run.toml"
 NOT_ASKED = "nothing was decided yet: servers are looked at after each step"
@@ -51,8 +51,9 @@ def as_lines(offer: RunOffer, status: RunStatus | None) -> list[str]:
     ]
     if status.saved is not None and status.saved_ago_s is not None:
         lines.append(f"  checkpoint: step {status.saved:,}, {_ago(status.saved_ago_s)} ago")
+    names = _names(status.names)
     lines += [
-        f"  {PeerId(ban.peer).short} is banned for another {time_left(ban.left_s)}: it "
+        f"  {_called(ban.peer, names)} is banned for another {time_left(ban.left_s)}: it "
         + printable(ban.reason)
         for ban in status.bans
     ]
@@ -78,7 +79,8 @@ def as_json(found: list[tuple[RunOffer, RunStatus | None]]) -> str:
 def _status_fields(status: RunStatus) -> dict[str, object]:
     """A status as JSON has it: peer ids as people see them."""
     bans = [{**dataclasses.asdict(ban), "peer": str(PeerId(ban.peer))} for ban in status.bans]
-    return {**dataclasses.asdict(status), "bans": bans}
+    names = _named(status.names)
+    return {**dataclasses.asdict(status), "bans": bans, "names": names}
 
 
 def nothing_found(name: str, there: list[str]) -> str:
@@ -147,8 +149,9 @@ def balance_lines(offer: RunOffer, status: BalanceStatus | None) -> list[str]:
         return [*lines, f"  {NOT_ASKED}"]
     lines += [f"  {line}" for line in _stage_lines(status)]
     lines += [f"  {_boundary_line(one)}" for one in status.boundaries]
-    lines += [f"  {_preparing_line(one)}" for one in status.preparing]
-    lines += [f"  {_move_line(move)}" for move in status.moves]
+    names = _names(status.names)
+    lines += [f"  {_preparing_line(one, names)}" for one in status.preparing]
+    lines += [f"  {_move_line(move, names)}" for move in status.moves]
     if not status.moves:
         lines.append("  no server has moved yet")
     if status.why:
@@ -180,7 +183,13 @@ def balances_as_json(found: list[tuple[RunOffer, BalanceStatus | None]]) -> str:
 def _balance_fields(status: BalanceStatus) -> dict[str, object]:
     """A status as JSON has it: peer ids as people see them."""
     moves, preparing = map(_with_ids, status.moves), map(_with_ids, status.preparing)
-    return {**dataclasses.asdict(status), "moves": [*moves], "preparing": [*preparing]}
+    more = {"moves": [*moves], "preparing": [*preparing], "names": _named(status.names)}
+    return {**dataclasses.asdict(status), **more}
+
+
+def _named(names: Sequence[PeerName]) -> dict[str, str]:
+    """The names of machines by their peer ids, as JSON has them."""
+    return {str(PeerId(peer)): name for peer, name in _names(names).items()}
 
 
 def _with_ids(one: PastMove | ServerPreparing) -> dict[str, object]:
@@ -232,14 +241,23 @@ def _measured(moves: int) -> str:
     return f"by {moves} move{'' if moves == 1 else 's'}" if moves else "not measured yet"
 
 
-def _move_line(move: PastMove) -> str:
+def _names(told: Sequence[PeerName]) -> dict[bytes, str]:
+    """The names of machines, by the ids of their peers."""
+    return {one.peer: printable(one.name) for one in told}
+
+
+def _called(peer: bytes, names: Mapping[bytes, str]) -> str:
+    return called(PeerId(peer).short, names.get(peer, ""))
+
+
+def _move_line(move: PastMove, names: Mapping[bytes, str]) -> str:
     """A move in the words of its event."""
-    server, worth = PeerId(move.peer).short, (move.gain, move.away_s, move.planned)
+    server, worth = _called(move.peer, names), (move.gain, move.away_s, move.planned)
     moves = Relocated(server, move.source, move.target, *worth)
     return f"{time_left(move.ago_s)} ago: {moves.text}"
 
 
-def _preparing_line(one: ServerPreparing) -> str:
+def _preparing_line(one: ServerPreparing, names: Mapping[bytes, str]) -> str:
     where = f"from stage {one.source} to {one.target}"
     begun = f"it has fetched the weights for {time_left(one.since_s)}, and serves on"
-    return f"{PeerId(one.peer).short} is to move {where}: {gain_text(one.gain)}; {begun}"
+    return f"{_called(one.peer, names)} is to move {where}: {gain_text(one.gain)}; {begun}"

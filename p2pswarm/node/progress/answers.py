@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
 from p2pswarm.base.errors import NotServing
@@ -42,6 +42,7 @@ from p2pswarm.run.messages.status import (
     BANS_TOLD_MAX,
     AskStatus,
     BanStatus,
+    PeerName,
     RunStatus,
     StageStatus,
 )
@@ -55,6 +56,11 @@ from p2pswarm.trainer.balance.codec_choice import BoundaryRates, BoundaryState
 from p2pswarm.trainer.balance.move_preparation import PreparedMove, StopPreparing
 
 NOT_HERE = "that run is not trained here; look up the runs again"
+
+
+def nameless(_peer: bytes) -> str:
+    """Nobody knows what a machine is called."""
+    return ""
 
 
 class LatestStatus:
@@ -97,8 +103,17 @@ class LatestStatus:
             case _:
                 pass  # notes are for people who watch
 
-    def answer(self, question: AskStatus, now_s: float, bans: Sequence[Ban] = ()) -> RunStatus:
-        """The run as it stands at `now_s`; `bans`: those of its trainer's node, longest first."""
+    def answer(
+        self,
+        question: AskStatus,
+        now_s: float,
+        bans: Sequence[Ban] = (),
+        name: Callable[[bytes], str] = nameless,
+    ) -> RunStatus:
+        """The run as it stands at `now_s`; `bans`: those of its trainer's node, longest first.
+
+        `name`: what the owner of a peer calls its machine; empty if nobody knows.
+        """
         if question.run != self._run:
             raise NotServing(NOT_HERE)
         step, end, saved = self._stepped, self._ended, self._saved
@@ -123,6 +138,7 @@ class LatestStatus:
                 BanStatus(ban.peer, ban.offence.value, ban.left_s(now_s))
                 for ban in bans[:BANS_TOLD_MAX]
             ),
+            names=_names((ban.peer for ban in bans[:BANS_TOLD_MAX]), name),
         )
 
     def _servers(self) -> tuple[StageStatus, ...]:
@@ -177,14 +193,19 @@ class LatestBalance:
             case StopPreparing(move):
                 self._preparing.pop(move, None)
 
-    def answer(self, question: AskBalance, now_s: float) -> BalanceStatus:
-        """The decisions as they stand at `now_s`."""
+    def answer(
+        self, question: AskBalance, now_s: float, name: Callable[[bytes], str] = nameless
+    ) -> BalanceStatus:
+        """The decisions as they stand at `now_s`; `name`: as in the status."""
         if question.run != self._run:
             raise NotServing(NOT_HERE)
         asked = self._asked
         stages = asked.stages if asked else ()
         times = asked.times if asked else NO_MOVES
         decision = asked.decision if asked else None
+        newest = tuple(islice(reversed(self._preparing.items()), MOVES_TOLD_MAX))
+        named = [move.incarnation.peer for _, move in self._moves]
+        named += [move.mover.peer for move, _ in newest]
         return BalanceStatus(
             rule=self._rule,
             asked_ago_s=max(0.0, now_s - self._asked_s) if asked else None,
@@ -213,7 +234,7 @@ class LatestBalance:
                     move.target,
                     min(gain, GAIN_MAX),
                 )
-                for move, (at_s, gain) in islice(reversed(self._preparing.items()), MOVES_TOLD_MAX)
+                for move, (at_s, gain) in newest
             ),
             why=decision.why[:REASON_CHARS] if decision else "",
             stay=tuple(
@@ -228,6 +249,7 @@ class LatestBalance:
                 times.unprepared,
             ),
             boundaries=tuple(map(_boundary, self._boundaries)),
+            names=_names(named, name),
         )
 
     def capacities(self, question: AskCapacities, rtts_s: Mapping[bytes, float]) -> RunCapacities:
@@ -244,6 +266,11 @@ class LatestBalance:
             for one in told
         )
         return RunCapacities(servers, len(known))
+
+
+def _names(peers: Iterable[bytes], name: Callable[[bytes], str]) -> tuple[PeerName, ...]:
+    """The names of those machines that have one."""
+    return tuple(PeerName(peer, name(peer)) for peer in dict.fromkeys(peers) if name(peer))
 
 
 def _boundary(state: BoundaryState) -> BoundaryRate:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import IO, Any, cast
@@ -15,14 +16,15 @@ from rich.console import Console
 from rich.live import Live
 
 from p2pswarm.base.tasks import OwnedTasks
-from p2pswarm.progress.events import Event, to_line
-from p2pswarm.progress.history import RunHistory
+from p2pswarm.progress.event_lines import EventLine
 from p2pswarm.progress.page import SILENCE_MAX_S, LineFormat, page
 from p2pswarm.progress.printable import printable
+from p2pswarm.progress.view import RunView
 
-Tell = Callable[[Event], None]
+Tell = Callable[[EventLine], None]
 
 LOOK_EVERY_S = 5.0  # for a silence of a minute
+DRAW_EVERY_S = 1.0  # the page says how long ago things were
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +36,12 @@ def date_time() -> str:
 
 def shown_time() -> str:
     """The same for people: lines begin with it."""
-    return datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return time_of(time.time())
+
+
+def time_of(at: float) -> str:
+    """The date and time of a wall clock, in this machine's zone, for people."""
+    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def dated(say: Callable[[str], None]) -> Callable[[str], None]:
@@ -43,29 +50,41 @@ def dated(say: Callable[[str], None]) -> Callable[[str], None]:
 
 
 @contextlib.asynccontextmanager
-async def output(kind: str, steps: int, title: str) -> AsyncIterator[Tell]:
+async def output(kind: str, title: str) -> AsyncIterator[Tell]:
     """Show the events of a run while this block lasts; `kind`: as in the settings."""
     if kind == "json":
-        yield lambda event: write_line(to_line(event, date_time()))
+        yield lambda told: write_line(told.line)
         return
     console = Console(file=cast(IO[str], STDOUT))
-    if kind == "lines" or (kind == "auto" and not console.is_terminal):
-        clock = asyncio.get_running_loop().time
-        lines, tasks = LineFormat(clock()), OwnedTasks()
-        tasks.spawn(_end_silence(lines, clock))
-        try:
-            yield lambda event: _write_if(lines.line(event, clock(), shown_time()))
-        finally:
-            await tasks.close()
-        return
-    history = RunHistory()
-    with Live(console=console, auto_refresh=False) as live:
+    tasks = OwnedTasks()
+    try:
+        if kind == "lines" or (kind == "auto" and not console.is_terminal):
+            clock = asyncio.get_running_loop().time
+            lines = LineFormat(clock())
+            tasks.spawn(_end_silence(lines, clock))
+            yield lambda told: _write_if(lines.line(told.event, clock(), shown_time()))
+            return
+        view = RunView()
+        with Live(console=console, auto_refresh=False) as live:
 
-        def tell(event: Event) -> None:
-            history.on_event(event, shown_time())
-            live.update(page(history, steps, title), refresh=True)
+            def draw() -> None:
+                live.update(page(view.to_json(time.time()), title, time_of), refresh=True)
 
-        yield tell
+            def tell(told: EventLine) -> None:
+                view.on_event(told)
+                draw()
+
+            tasks.spawn(_draw_again(draw))
+            yield tell
+    finally:
+        await tasks.close()
+
+
+async def _draw_again(draw: Callable[[], None]) -> None:
+    """Draw the page also while nothing happens."""
+    while True:
+        await asyncio.sleep(DRAW_EVERY_S)
+        draw()
 
 
 @contextlib.asynccontextmanager

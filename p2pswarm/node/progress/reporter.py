@@ -4,25 +4,47 @@ Units:   `now_s` seconds on the caller's clock; events count from the first step
 """
 
 import dataclasses
+import re
 from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from p2pswarm.base.ids import PeerId
+from p2pswarm.base.version import VERSION
 from p2pswarm.progress.events import (
+    Begun,
     Ended,
     Event,
+    Joined,
+    LeadershipTaken,
+    Left,
+    MachineFacts,
     MicrobatchCounts,
+    MicrobatchesAgain,
     Note,
     PeerLine,
     Peers,
     Relocated,
     Report,
+    RolledBack,
+    Serving,
     Started,
     Stepped,
+    StoodBy,
+    Why,
+    called,
 )
+from p2pswarm.progress.printable import printable
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.balance import Capacity
+from p2pswarm.run.messages.field_limits import MEMBERS_MAX
+from p2pswarm.run.messages.membership import Load
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.trainer.balance.balance_reports import OrderedMove
-from p2pswarm.trainer.reports.leadership import Leads
+from p2pswarm.trainer.balance.balance_reports import BalanceAsked, OrderedMove
+from p2pswarm.trainer.reports.leadership import Leads, StandbyTaken, SteppedDown, TrainerEnlisted
 from p2pswarm.trainer.reports.reports import (
+    ChainGrown,
+    FactsKnown,
     Loaded,
     MemberJoined,
     MemberLost,
@@ -37,6 +59,44 @@ from p2pswarm.trainer.reports.reports import (
 
 RATE_STEPS = 10  # steps that throughput is told over: one alone is noisy
 PEERS_EVERY_S = 0.5  # each server reports its load every second
+PEERS_PER_S = 200.0  # lines of servers: a run of 1,000 tells all of them each 5 s
+WHY_EVERY_S = 5.0  # reasons that change with each step would fill a log
+HEAD_DIGITS = 12  # of a record's digest, for people
+MEASURED = [field.name for field in dataclasses.fields(Capacity) if hasattr(PeerLine, field.name)]
+"""What a server measures of itself, by the names of both."""
+NUMBER = re.compile(r"\d+(\.\d+)?")
+
+RunReport = RunBegun | StepDone | RunFinished | Leads | ChainGrown
+MemberReport = MemberJoined | MemberReady | MemberLost | Loaded
+
+
+def begun(
+    run: RunConfig,
+    role: str,
+    name: str,
+    cut: tuple[int, ...] = (),
+    parameters: int = 0,
+    done: int = 0,
+) -> Begun:
+    """The first event of a process that takes part in a run; `cut`: blocks of each stage."""
+    codecs, batch = run.codecs, run.batch
+    return Begun(
+        run.name,
+        role,
+        name,
+        VERSION,
+        run.steps,
+        run.stages,
+        cut,
+        batch.microbatches,
+        batch.rows,
+        run.model.sequence_length,
+        parameters,
+        run.model.family,
+        run.optimizer.name,
+        (codecs.activation, codecs.gradient, "+".join(codecs.averagings)),
+        done,
+    )
 
 
 class Reporter:
@@ -50,6 +110,7 @@ class Reporter:
         self._steps = run.steps
         self._parameters = parameters
         self._begun_s: float | None = None
+        """When the first step began that this trainer knows of; it may lead several times."""
         self._ended_s: deque[float] = deque(maxlen=RATE_STEPS + 1)
         """Times at which the last steps ended; the run's beginning too."""
         self._done = self._first = done
@@ -57,15 +118,39 @@ class Reporter:
         self._counted = 0
         self._replayed = 0
         self._quarantined = 0
+        self._voided = 0
         self._last_step_s = 0.0
         self._peers: dict[Incarnation, PeerLine] = {}
         self._peers_told_s = float("-inf")
+        self._facts: dict[bytes, FactsKnown] = {}
+        """What each server has told of its machine; one that comes back is known."""
+        self._head = ChainGrown(0, b"")
+        self._why_told = ""
+        self._why_told_s = float("-inf")
         self._over = False
         """True if `Ended` was told; servers stay until their weights are fetched."""
 
     def on_report(self, report: Report, now_s: float) -> list[Event]:
         """Return what a report means to people and scripts."""
         seconds = now_s - self._begun_s if self._begun_s is not None else 0.0
+        match report:
+            case RunBegun() | StepDone() | RunFinished() | Leads() | ChainGrown():
+                return self._on_run(report, now_s)
+            case MemberJoined() | MemberReady() | MemberLost() | Loaded():
+                return self._on_member(report, seconds, now_s)
+            case FactsKnown():
+                return self._on_facts(report, seconds)
+            case BalanceAsked():
+                return self._why(report, seconds, now_s)
+            case WentBack():
+                self._peers.clear()
+                self._go_on_after(report.version, now_s)
+            case Replayed():
+                self._replayed += len(report.microbatches)
+        event = self._alone(report)
+        return [] if event is None else [dataclasses.replace(event, seconds=seconds)]
+
+    def _on_run(self, report: RunReport, now_s: float) -> list[Event]:
         match report:
             case RunBegun():
                 self._begun_s = now_s
@@ -78,14 +163,9 @@ class Reporter:
                 return [self._ended(report)]
             case Leads():
                 return self._leads(report, now_s)
-            case WentBack():
-                self._peers.clear()
-                self._go_on_after(report.version, now_s)
-            case Replayed():
-                self._replayed += len(report.microbatches)
-            case MemberJoined() | MemberReady() | MemberLost() | Loaded():
-                return _alone(report, seconds) + self._on_member(report, seconds, now_s)
-        return _alone(report, seconds)
+            case ChainGrown():
+                self._head = report
+        return []
 
     def _leads(self, report: Leads, now_s: float) -> list[Event]:
         """This trainer coordinates the run: all members join it anew."""
@@ -93,8 +173,11 @@ class Reporter:
         if report.version == 0:  # no server has come yet, as is reported by itself
             return []
         self._go_on_after(report.version, now_s)
-        self._begun_s = now_s
-        return [Started(self._parameters), Note(report.text)]
+        if self._begun_s is None:  # another trainer made the steps before
+            self._begun_s, self._first = now_s, report.version
+        seconds = now_s - self._begun_s
+        taken = LeadershipTaken(report.term, report.version, seconds=seconds)
+        return [Started(self._parameters, seconds=seconds), taken]
 
     def _go_on_after(self, version: int, now_s: float) -> None:
         self._done, self._counted = version, version * self._size
@@ -102,29 +185,62 @@ class Reporter:
         self._ended_s.clear()
         self._ended_s.append(now_s)
 
-    def _on_member(
-        self,
-        report: MemberJoined | MemberReady | MemberLost | Loaded,
-        seconds: float,
-        now_s: float,
-    ) -> list[Event]:
-        """The servers after a report of one, but not after each report of a load."""
-        one, stage = report.incarnation, report.stage
+    def _on_member(self, report: MemberReport, seconds: float, now_s: float) -> list[Event]:
+        """Tell of a server, and of all; not after each report of a load."""
+        one, stage, name = report.incarnation, report.stage, self.name(report.incarnation.peer)
+        server, told = short(one), list[Event]()
         match report:
-            case MemberLost():
+            case MemberLost(reason=reason, voided=voided, why=why):
                 self._peers.pop(one, None)
+                self._voided += voided
+                told = [Left(server, stage, why, reason, voided, name, seconds=seconds)]
             case Loaded(load=load):
                 if before := self._peers.get(one):
-                    links = dataclasses.asdict(load.links)
-                    figures = load.queued, load.rate_per_s
-                    self._peers[one] = PeerLine(before.peer, stage, before.ready, *figures, **links)
-                if self._over or now_s < self._peers_told_s + PEERS_EVERY_S:
+                    self._peers[one] = line_of(
+                        server, stage, load, ready=before.ready, counted=before.counted
+                    )
+                every_s = max(PEERS_EVERY_S, len(self._peers) / PEERS_PER_S)
+                if self._over or now_s < self._peers_told_s + every_s:
                     return []
-            case _:
-                ready = isinstance(report, MemberReady)
-                self._peers[one] = PeerLine(short(one), stage, ready, 0, 0.0)
+            case MemberJoined():
+                self._peers[one] = PeerLine(server, stage, ready=False, queued=0, rate_per_s=0.0)
+                told = [Joined(server, stage, name, seconds=seconds)]
+            case MemberReady():
+                self._peers[one] = PeerLine(server, stage, ready=True, queued=0, rate_per_s=0.0)
+                told = [Serving(server, stage, name, seconds=seconds)]
+        if self._over:
+            return told
         self._peers_told_s = now_s
-        return [] if self._over else [Peers(tuple(self._peers.values()), seconds=seconds)]
+        return [*told, Peers(tuple(self._peers.values()), seconds=seconds)]
+
+    def _on_facts(self, report: FactsKnown, seconds: float) -> list[Event]:
+        """Tell of a machine once; an incarnation that says more than once is not heard."""
+        peer, facts = report.incarnation.peer, report.facts
+        known = self._facts.get(peer)
+        if known is not None and known.incarnation == report.incarnation:
+            return []
+        self._facts.pop(peer, None)
+        self._facts[peer] = report
+        if len(self._facts) > MEMBERS_MAX:
+            del self._facts[next(iter(self._facts))]
+        if known is not None and known.facts == facts:
+            return []
+        name, device, region, software = map(
+            printable, (facts.name, facts.processor, facts.region, facts.software)
+        )
+        server, threads = PeerId(peer).short, facts.threads
+        return [MachineFacts(server, name, device, threads, region, software, seconds=seconds)]
+
+    def _why(self, report: BalanceAsked, seconds: float, now_s: float) -> list[Event]:
+        """Tell why nobody moves, if another reason than before holds."""
+        rates = tuple(_rounded(one.rate_per_s) for one in report.stages)
+        measured = bool(rates) and any(one.ready > one.unmeasured for one in report.stages)
+        slowest = rates.index(min(rates)) if measured else None
+        reason = f"{slowest} {NUMBER.sub('#', report.decision.why)}"
+        if reason == self._why_told or now_s < self._why_told_s + WHY_EVERY_S:
+            return []
+        self._why_told, self._why_told_s = reason, now_s
+        return [Why(report.decision.why, rates, slowest, seconds=seconds)]
 
     def _stepped(self, report: StepDone, now_s: float) -> Stepped:
         self._done = report.step + 1
@@ -132,6 +248,10 @@ class Reporter:
         self._quarantined += len(report.quarantined)
         if self._done < self._steps:
             self._asked += self._size
+        for one, count in report.counted:
+            if before := self._peers.get(one):
+                self._peers[one] = dataclasses.replace(before, counted=before.counted + count)
+        took_s = now_s - self._ended_s[-1] if self._ended_s else 0.0
         self._ended_s.append(now_s)
         span_s = now_s - self._ended_s[0]
         begun_s = self._begun_s if self._begun_s is not None else now_s
@@ -143,6 +263,11 @@ class Reporter:
             report.learning_rate,
             report.gradient_norm,
             self._counts(),
+            took_s,
+            report.equal,
+            report.compared,
+            self._head.height,
+            self._head.head.hex()[:HEAD_DIGITS],
             seconds=self._last_step_s,
         )
 
@@ -164,15 +289,75 @@ class Reporter:
         return steps * self._step_tokens / span_s if span_s > 0 else 0.0
 
     def _counts(self) -> MicrobatchCounts:
-        return MicrobatchCounts(self._asked, self._counted, self._replayed, self._quarantined)
+        return MicrobatchCounts(
+            self._asked, self._counted, self._replayed, self._quarantined, self._voided
+        )
+
+    def name(self, peer: bytes) -> str:
+        """Return what a server's owner calls its machine; empty if it did not say."""
+        known = self._facts.get(peer)
+        return printable(known.facts.name) if known else ""
+
+    def _alone(self, report: Report) -> Event | None:
+        """Return what a report means that nothing is added to; None: nothing."""
+        event: Event | None = None
+        match report:
+            case Event():
+                event = report
+            case OrderedMove(incarnation, source, target, gain, away_s, planned):
+                event = Relocated(short(incarnation), source, target, gain, away_s, planned)
+            case Replayed(microbatches=again, reason=reason):
+                event = MicrobatchesAgain(self._done, len(again), reason)
+            case WentBack(version, before):
+                event = RolledBack(version, before)
+            case SteppedDown() | StandbyTaken():
+                event = StoodBy("", report.text)
+            case TrainerEnlisted(peer):
+                event = StoodBy(PeerId(peer).short, report.text)
+            case _ if report.text:
+                named = {short(one): self.name(one.peer) for one in incarnations(report)}
+                kind = type(report).__name__.lower()
+                event = Note(with_names(report.text, named), kind, tuple(named))
+        return event
 
 
-def _alone(report: Report, seconds: float) -> list[Event]:
-    """Return what a report means that nothing is added to."""
-    match report:
-        case Event():
-            return [dataclasses.replace(report, seconds=seconds)]
-        case OrderedMove(incarnation, source, target, gain, away_s, planned):
-            server = short(incarnation)
-            return [Relocated(server, source, target, gain, away_s, planned, seconds=seconds)]
-    return [Note(report.text, seconds=seconds)] if report.text else []
+def incarnations(value: Any) -> Iterator[Incarnation]:
+    """All that a report names."""
+    if isinstance(value, Incarnation):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from incarnations(each)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from incarnations(getattr(value, field.name))
+
+
+def with_names(text: str, names: Mapping[str, str]) -> str:
+    """A text in which the names of machines stand behind the short ids of their servers."""
+    for server, name in names.items():
+        text = text.replace(server, called(server, name), 1)
+    return text
+
+
+def line_of(
+    server: str, stage: int, load: Load, *, ready: bool = True, counted: int = 0
+) -> PeerLine:
+    """One server with what it has just told of itself."""
+    return PeerLine(
+        server,
+        stage,
+        ready,
+        load.queued,
+        _rounded(load.rate_per_s),
+        counted=counted,
+        recomputed=load.recomputed,
+        unheard_s=_rounded(load.unheard_s),
+        **dataclasses.asdict(load.links),
+        **{name: _rounded(getattr(load.capacity, name)) for name in MEASURED},
+    )
+
+
+def _rounded(value: Any) -> Any:
+    """A figure with the digits that anybody reads."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value

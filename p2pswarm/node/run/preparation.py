@@ -27,6 +27,7 @@ from p2pswarm.models.library.hf_library import VOCABULARY_MAX
 from p2pswarm.models.model_source import resolved
 from p2pswarm.models.own_weights import OwnWeights
 from p2pswarm.node.progress.curves import try_curves
+from p2pswarm.node.progress.event_log import try_event_log
 from p2pswarm.node.progress.wandb_curves import try_wandb
 from p2pswarm.node.run.closed_run import check_closed, owned_by_us
 from p2pswarm.node.run.dataset_commits import goes_on, keep_commits, with_commits
@@ -178,6 +179,7 @@ def _trials(config: NodeConfig, writer: str) -> tuple[Callable[[], object], ...]
         lambda: check_records(run),
         lambda: writable_store(config.checkpoint, writer),
         lambda: try_curves(train.curves),
+        lambda: try_event_log(train.log, "train.log"),
         lambda: try_wandb(train.wandb),
     )
 

@@ -5,10 +5,10 @@ import operator
 from dataclasses import dataclass
 from typing import Annotated
 
-from p2pswarm.net.wire.message import Message, Range, Size, message
+from p2pswarm.net.wire.message import Message, Range, Size, Trailing, message
 from p2pswarm.plan.capacity import Measured
 from p2pswarm.run.messages.field_limits import STAGES_MAX, Peer, Reason, RunId, Seconds, Stage
-from p2pswarm.run.messages.status import Servers
+from p2pswarm.run.messages.status import PeerName, Servers
 
 Bytes = Annotated[int, Range(0, 2**62)]
 MeanBytes = Annotated[float, Range(0.0, 1e15)]
@@ -177,6 +177,8 @@ class BalanceStatus(Message):
     """What the next move is expected to take."""
     boundaries: Annotated[tuple[BoundaryRate, ...], Size(STAGES_MAX)] = ()
     """In order, where codecs are measured for; of the last step."""
+    names: Annotated[tuple[PeerName, ...], Size(2 * MOVES_TOLD_MAX), Trailing()] = ()
+    """Of those in `moves` and `preparing`, as far as they are known."""
 
 
 @message(135)

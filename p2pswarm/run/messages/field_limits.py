@@ -15,6 +15,7 @@ VIEW_PART_MAX = 128  # records in one message: with the longest addresses they s
 GROUP_MAX = 128  # members of one stage: each sends to all others, and an order names them all
 MICROBATCHES_MAX = 65_536  # a step's ledger is a bitmap: 8 KiB at this size
 REASON_CHARS = 200
+NAME_CHARS_MAX = 64  # of a machine: the longest label of a host name has 63
 CARD_BYTES_MAX = 1_200  # what a peer signs has 1,024 (net/cards/card.py)
 TERM_MAX = 2**30 - 1  # the numbers of a term's incarnations begin at term * 2**32, below 2**62
 TRAINERS_MAX = 16  # who may lead: some to take over, and a record has room for them

@@ -8,6 +8,7 @@ from p2pswarm.net.wire.message import Message, Range, Size, Trailing, message
 from p2pswarm.run.messages.balance import NOT_MEASURED, Capacity
 from p2pswarm.run.messages.field_limits import (
     GROUP_MAX,
+    NAME_CHARS_MAX,
     NO_PATHS,
     VIEW_PART_MAX,
     Bitmap,
@@ -37,6 +38,9 @@ LOSSES_MAX = 4096  # 9 bytes each: they fit into a message beside a bitmap of 8 
 def load_every_s(members: int) -> float:
     """Return how often each member tells its load: each second, less often in a large run."""
     return max(1.0, members / LOADS_PER_S)
+
+
+THREADS_MAX = 65_536  # far beyond any machine
 
 
 REDUCTIONS_MAX = 4  # of a step, one a term: each takes as much memory as the stage's gradient
@@ -219,6 +223,21 @@ class Load(Message):
     links: PathCounts = NO_PATHS
     """To the trainer and to the members that it knows."""
     capacity: Capacity = NOT_MEASURED
+
+
+@message(141)
+@dataclass(frozen=True, slots=True)
+class MemberFacts(Message):
+    """What a server tells of its machine, once after `Assigned`: for people, no rule asks it."""
+
+    name: Annotated[str, Size(NAME_CHARS_MAX)]
+    """What its owner calls it."""
+    processor: Annotated[str, Size(NAME_CHARS_MAX)]
+    """What computes, such as the name of a GPU."""
+    threads: Annotated[int, Range(0, THREADS_MAX)]
+    region: Annotated[str, Size(NAME_CHARS_MAX)]
+    software: Annotated[str, Size(NAME_CHARS_MAX)]
+    """The version of its program."""
 
 
 @message(106)

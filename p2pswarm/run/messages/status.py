@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from p2pswarm.net.wire.message import Message, Range, Size, message
+from p2pswarm.net.wire.message import Message, Range, Size, Trailing, message
 from p2pswarm.run.messages.field_limits import (
     MEMBERS_MAX,
+    NAME_CHARS_MAX,
     NO_PATHS,
     STAGES_MAX,
     Microbatch,
@@ -52,6 +53,14 @@ class BanStatus(Message):
     left_s: Seconds
 
 
+@dataclass(frozen=True, slots=True)
+class PeerName(Message):
+    """What the owner of a peer calls its machine."""
+
+    peer: Peer
+    name: Annotated[str, Size(NAME_CHARS_MAX)]
+
+
 @message(102)
 @dataclass(frozen=True, slots=True)
 class RunStatus(Message):
@@ -84,3 +93,5 @@ class RunStatus(Message):
     """Since it was whole."""
     bans: Annotated[tuple[BanStatus, ...], Size(BANS_TOLD_MAX)] = ()
     """Whom the trainer has banned, those for longest first."""
+    names: Annotated[tuple[PeerName, ...], Size(BANS_TOLD_MAX), Trailing()] = ()
+    """Of those, as far as they are known."""

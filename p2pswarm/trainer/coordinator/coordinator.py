@@ -11,7 +11,7 @@ from functools import partial
 
 from p2pswarm.run.chain.record import members_that_fit
 from p2pswarm.run.member_view import Incarnation
-from p2pswarm.run.messages.membership import CannotPrepare, Join, Load, Ready
+from p2pswarm.run.messages.membership import CannotPrepare, Join, Load, MemberFacts, Ready
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
 from p2pswarm.run.messages.step import Committed, Fence, Reduced
 from p2pswarm.settings.config import RunConfig
@@ -25,6 +25,7 @@ from p2pswarm.trainer.coordinator.decision import FROM_THE_FIRST, CoordinatorSta
 from p2pswarm.trainer.coordinator.incarnations import (
     CLASH,
     NEVER_GIVEN,
+    SILENT,
     Incarnations,
     MemberRecords,
 )
@@ -36,7 +37,7 @@ from p2pswarm.trainer.members.probation import Probation
 from p2pswarm.trainer.members.quarantine import Quarantines
 from p2pswarm.trainer.members.unreachable_pairs import UnreachablePairs
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.reports import Loaded, RunBegun
+from p2pswarm.trainer.reports.reports import FactsKnown, Loaded, RunBegun
 from p2pswarm.trainer.step.ledger import CountResult
 from p2pswarm.trainer.step.reduction import Reductions
 from p2pswarm.trainer.step.step import Phase, Step
@@ -235,6 +236,11 @@ class Coordinator:
             self._step.pace.on_recomputation(by, note.recomputed)
             self._actions.append(Loaded(by, member.stage, note))
 
+    def on_facts(self, by: Incarnation, facts: MemberFacts) -> None:
+        """A member tells of its machine: for people alone."""
+        if self.members.alive(by):
+            self._actions.append(FactsKnown(by, facts))
+
     def on_unreachable_peers(self, by: Incarnation, peers: Iterable[bytes], now_s: float) -> None:
         """A member says from which others of its stage nothing comes at present."""
         self._pairs.on_report(by, peers)
@@ -402,8 +408,7 @@ class Coordinator:
             effects += self._incarnations.end_unfenced(now_s)
         spares = partial(self.admission.spares, step=self.step)
         for one in self.silence.to_evict(self._step, self._reductions.reduction, spares, now_s):
-            reason = "it is silent, and the step waits for it"
-            effects += self._incarnations.evict_dead(one, reason, now_s)
+            effects += self._incarnations.evict_dead(one, SILENT, now_s)
         effects += self._step_end.on_deadline(now_s)
         for one, reason in self.admission.overdue(now_s):
             effects += self._incarnations.evict(one, reason, now_s)

@@ -5,6 +5,7 @@ Source:  docs/recovery.md, "A sum that outlives its link", "A sum that outlives 
 
 from dataclasses import dataclass
 
+from p2pswarm.progress.events import Departure
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import Assigned, HeldSum, Join
 from p2pswarm.run.messages.microbatch import Counted
@@ -20,10 +21,10 @@ from p2pswarm.trainer.members.membership import Member, Membership
 from p2pswarm.trainer.members.probation import Probation
 from p2pswarm.trainer.members.unreachable_pairs import UnreachablePairs
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.reports import MemberLost, SumKept, SumVoided
+from p2pswarm.trainer.reports.reports import MOVES, MemberLost, SumKept, SumVoided
 from p2pswarm.trainer.step.reduction import Reductions
-from p2pswarm.trainer.step.result_checks import sums_to_void
-from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
+from p2pswarm.trainer.step.result_checks import BROKEN_WAY, CONTRADICTS, UNTOLD, sums_to_void
+from p2pswarm.trainer.step.stage_digests import OTHER_GRADIENT, OTHER_WEIGHTS
 from p2pswarm.trainer.step.step import Phase, Step
 from p2pswarm.trainer.step.sums import FormerSums, Suspensions
 
@@ -31,6 +32,15 @@ CLASH = "it counted a microbatch that another had counted"
 NEVER_GIVEN = "it says that it counted a microbatch, and was given none"
 UNFENCED = "it did not answer a fence"
 WITHOUT_ITS_SUM = "it has joined without the sum that it had"
+SILENT = "it is silent, and the step waits for it"
+NO_GRADIENT = "it answered a reduction with what no gradient of its stage can have"
+WRONG = frozenset(
+    {
+        *(CLASH, NEVER_GIVEN, NO_GRADIENT, OTHER_GRADIENT, OTHER_WEIGHTS),
+        *(BROKEN_WAY, CONTRADICTS, UNTOLD),
+    }
+)
+"""Why those are put out that computed, or said, what no honest server does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +56,18 @@ class MemberRecords:
     probation: Probation
     codecs: CodecTables | None
     """None: they are the manifest's."""
+
+
+def departure(reason: str, *, leaves: bool, silent: bool) -> Departure:
+    """Return why a member is gone, as programs tell it; `reason`: as people are told."""
+    if reason.startswith(MOVES):
+        return Departure.MOVED
+    if reason in WRONG:
+        return Departure.WRONG
+    if leaves:
+        return Departure.ASKED
+    late = silent or reason in (UNFENCED, SILENT) or reason.endswith(" in time")
+    return Departure.SILENT if late else Departure.LOST
 
 
 class Incarnations:
@@ -101,7 +123,8 @@ class Incarnations:
             return Effects()
         if member.ready and one not in self._members.leaving:
             self._on_death(one, now_s)
-        return Effects([act.Evict(one, reason)]) + self._end(one, reason, now_s, returns=returns)
+        ended = self._end(one, reason, now_s, returns=returns, leaves=not returns)
+        return Effects([act.Evict(one, reason)]) + ended
 
     def on_probe_answer(self, one: Incarnation, reason: str | None, now_s: float) -> Effects | None:
         """A server was dialled; `reason`: why it is not there. None if nobody waits for it."""
@@ -269,9 +292,19 @@ class Incarnations:
         self._former_sums.next_step()
 
     def _end(
-        self, one: Incarnation, reason: str, now_s: float, *, returns: bool = False
+        self,
+        one: Incarnation,
+        reason: str,
+        now_s: float,
+        *,
+        returns: bool = False,
+        leaves: bool = False,
     ) -> Effects:
-        """End an incarnation, and void its sum unless it `returns` with it in a moment."""
+        """End an incarnation, and void its sum unless it `returns` with it in a moment.
+
+        `leaves`: it has said that it goes.
+        """
+        leaves = leaves or one in self._members.leaving
         member = self._members.end(one)
         assert member is not None, "only a living incarnation is ended"
         records, step = self._records, self._step
@@ -293,7 +326,8 @@ class Incarnations:
             step.average_again()  # servers count nothing from `Reduce` until the next fence
             effects.changes |= Change.PHASE
         if step.phase is not Phase.ENDED:  # all members leave then
-            effects.actions.append(MemberLost(one, member.stage, reason, voided))
+            why = departure(reason, leaves=leaves, silent=silent)
+            effects.actions.append(MemberLost(one, member.stage, reason, voided, why))
         return effects
 
     def _suspend(self, member: Member, *, silent: bool, stay_s: float) -> bool:

@@ -5,6 +5,7 @@ Source:  docs/reduction.md, "The end of a step".
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from p2pswarm.run.chain.chain import CodecTable
 from p2pswarm.run.chain.record import Contributor, StageCommit
@@ -15,7 +16,7 @@ from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceReport, OrderedMove
 from p2pswarm.trainer.balance.move_preparation import StageDecided
 from p2pswarm.trainer.coordinator.changes import Change, Effects
-from p2pswarm.trainer.coordinator.incarnations import Incarnations, MemberRecords
+from p2pswarm.trainer.coordinator.incarnations import NO_GRADIENT, Incarnations, MemberRecords
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.reports.actions import Decide
 from p2pswarm.trainer.reports.reports import AveragingSlow, DigestsTied, RunFinished
@@ -93,8 +94,7 @@ class StepEnd:
             self._admission.on_state(by, self._step.number, answer.state)
             reduction.on_answer(by, answer)
         elif reduction.awaits(by):
-            reason = "it answered a reduction with what no gradient of its stage can have"
-            effects = self._incarnations.evict(by, reason, now_s)
+            effects = self._incarnations.evict(by, NO_GRADIENT, now_s)
         return effects + self.judge(now_s) + Effects(changes=Change.STATES)
 
     def on_reduction_failure(
@@ -296,6 +296,7 @@ class StepEnd:
         """Tell all that have the gradient, and begin the next step."""
         step, done = self._step, self._step.number
         rate = learning_rate(self._config, done)
+        agreement = self._admission.digests.agreement(done)
         chosen = [] if self._codecs is None else self._codecs.on_decision(done)
         commits = self._admission.on_decision(done, reduction, decided, rate, now_s)
         effects = Effects([*commits], Change.PHASE | Change.STATES)
@@ -309,7 +310,13 @@ class StepEnd:
         self._balance.on_counts(counts, ledger.size)
         effects.actions += chosen
         effects.actions += step.evaluation()
-        effects.actions.append(step.report(decided.gradient_norm, rate))
+        told = replace(
+            step.report(decided.gradient_norm, rate),
+            counted=tuple(counts.items()),
+            equal=agreement.equal,
+            compared=agreement.compared,
+        )
+        effects.actions.append(told)
         step.begin_next()
         self._incarnations.begin_step()
         if step.number < self._config.steps:

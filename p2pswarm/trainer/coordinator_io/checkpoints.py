@@ -13,7 +13,7 @@ from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest, Cursor, 
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.writer import chain_file, joined, saved_by
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.progress.events import Checkpointed
+from p2pswarm.progress.events import Checkpointed, CheckpointFailed
 from p2pswarm.run.chain.chain import Branch, Chain, ChainHead, Genesis
 from p2pswarm.run.chain.chain_log import ChainStore, log_entry, log_header
 from p2pswarm.run.chain.record import MEMORY_BYTES, digest
@@ -24,7 +24,7 @@ from p2pswarm.run.schedule import learning_rate
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.node_config import CheckpointConfig
 from p2pswarm.settings.parser import run_to_json
-from p2pswarm.trainer.reports.reports import CheckpointFailed, CheckpointProgress, StateFetched
+from p2pswarm.trainer.reports.reports import CheckpointProgress, StateFetched
 
 WRITERS = 2  # of each stage: one may die, and its disk with it
 SECOND_COPY_S = 5.0  # how long a whole checkpoint waits for the copies that are still being written

@@ -15,6 +15,7 @@ from p2pswarm.checkpoint.writer import StageToSave, write_manifest
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.net.wire.message import Message
+from p2pswarm.progress.events import CheckpointFailed
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.checkpoint import Saved, SaveState, Saving
 from p2pswarm.run.state.base import Snapshot
@@ -33,7 +34,7 @@ from p2pswarm.trainer.coordinator_io.checkpoints import (
 )
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.reports.actions import SeekCopy
-from p2pswarm.trainer.reports.reports import CheckpointFailed, NewestCopy
+from p2pswarm.trainer.reports.reports import NewestCopy
 
 TRIES_MAX = 3  # to save the last version: a step may be decided meanwhile
 FETCH_S = 3600.0  # for the state of one stage: 36 GB at 100 Mbit/s

@@ -23,7 +23,7 @@ from p2pswarm.run.chain.actions import (
 )
 from p2pswarm.run.chain.chain_node import ChainNode, Told
 from p2pswarm.run.chain.participant import ChainParticipant
-from p2pswarm.run.chain.record import CommitRecord, RecordKind, VoterId
+from p2pswarm.run.chain.record import CommitRecord, RecordKind, VoterId, digest
 from p2pswarm.run.member_cards import with_cards
 from p2pswarm.run.member_view import contact
 from p2pswarm.run.messages.field_limits import REASON_CHARS
@@ -58,7 +58,7 @@ from p2pswarm.trainer.leadership.rollback_io import RollbackIo
 from p2pswarm.trainer.leadership.standby_streams import CoordinatorStream, StandbyStreams
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.leadership import Leads, SteppedDown, TrainerEnlisted, VotesLacking
-from p2pswarm.trainer.reports.reports import RunFinished, WentBack
+from p2pswarm.trainer.reports.reports import ChainGrown, RunFinished, WentBack
 
 
 class RefusalNotices:
@@ -339,6 +339,7 @@ class Trainer:
                 self._announce()
                 self._check_voters()
             case _:
+                self._context.report(ChainGrown(record.height + 1, digest(record)))
                 coordination.on_decision(record.step)
                 self._announce()
 

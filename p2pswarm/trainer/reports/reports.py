@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from p2pswarm.base.ids import PeerId
-from p2pswarm.progress.events import Report
+from p2pswarm.progress.events import Departure, Left, Report
 from p2pswarm.run.member_view import Incarnation
-from p2pswarm.run.messages.membership import Load
+from p2pswarm.run.messages.membership import Load, MemberFacts
 
 MB = 1_000_000
 
@@ -35,6 +35,22 @@ class StepDone(Report):
     microbatches: int
     quarantined: tuple[int, ...] = ()
     """Those of them that were set aside."""
+    counted: tuple[tuple[Incarnation, int], ...] = ()
+    """How many of the step are in the sum of each member that is there."""
+    equal: int = 0
+    """Members whose state before the step has the digest of their stage."""
+    compared: int = 0
+    """Members that told a digest of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainGrown(Report):
+    """The record of a step is decided, and its commit follows."""
+
+    height: int
+    """Decided records, with this one."""
+    head: bytes
+    """Its SHA-256."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +271,6 @@ class MemberReady(Report):
         return f"server {short(self.incarnation)} of stage {self.stage} is ready"
 
 
-ITS = "it "
 MOVES = "it moves to stage "
 """How the reason begins for which a server's part in its stage ends and another begins."""
 
@@ -272,14 +287,20 @@ class MemberLost(Report):
     reason: str
     voided: int
     """Microbatches of the current step that were in its sum."""
+    why: Departure = Departure.LOST
 
     @property
     def text(self) -> str:
-        again = f"; its {self.voided} microbatches count anew" if self.voided else ""
-        who = f"server {short(self.incarnation)} of stage {self.stage}"
-        if self.reason.startswith(MOVES):
-            return f"{who} {self.reason.removeprefix(ITS)}{again}"
-        return f"{who} is lost: {self.reason}{again}"
+        left = Left(short(self.incarnation), self.stage, self.why, self.reason, self.voided)
+        return left.text
+
+
+@dataclass(frozen=True, slots=True)
+class FactsKnown(Report):
+    """A member told of its machine."""
+
+    incarnation: Incarnation
+    facts: MemberFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,19 +469,8 @@ class BeganWrong(Report):
         )
 
 
-# The checkpoints, and the return to them. A checkpoint that is whole is an event, `Checkpointed`.
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointFailed(Report):
-    """A checkpoint was not finished; training goes on."""
-
-    version: int
-    reason: str
-
-    @property
-    def text(self) -> str:
-        return f"no checkpoint of step {self.version}: {self.reason}"
+# The checkpoints, and the return to them. `Checkpointed` and
+# `CheckpointFailed` are events.
 
 
 @dataclass(frozen=True, slots=True)

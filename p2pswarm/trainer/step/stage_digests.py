@@ -22,6 +22,16 @@ ABSENT_S = 2.0  # members find a new coordinator within about a second of each o
 UNNAMED_S = 5.0  # longer than a takeover: who is named should be back by then
 
 
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Reports about one version, of all stages together."""
+
+    equal: int
+    """Peers whose digest is that of their stage."""
+    compared: int
+    """Peers that told one."""
+
+
 @dataclass(slots=True)
 class _Poll:
     """The reports about one version of one stage."""
@@ -188,6 +198,12 @@ class StageDigests:
         """The digest of a stage's state of exactly `version`; None before it stands."""
         poll = self._polls.get(stage)
         return poll.standing if poll is not None and poll.version == version else None
+
+    def agreement(self, version: int) -> Agreement:
+        """Return how many peers told a digest of a version, and how many what stands."""
+        polls = [one for one in self._polls.values() if one.version == version and one.standing]
+        equal = sum(list(one.votes.values()).count(one.standing or b"") for one in polls)
+        return Agreement(equal, sum(len(one.votes) for one in polls))
 
     def differing(self) -> list[Incarnation]:
         """The members whose reports are not what stands for their stage; drained by reading."""

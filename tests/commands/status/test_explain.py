@@ -73,8 +73,11 @@ def test_a_decision_reads_as_what_it_brings_and_what_it_costs():
     assert MOVE.reason.startswith("it moves to stage 2: +11 % for everybody")
 
 
-def test_that_nobody_moves_is_no_event():
-    assert Reporter(RunConfig(), 1000).on_report(ASKED, 1.0) == []
+def test_why_nobody_moves_is_an_event():
+    (why,) = Reporter(RunConfig(), 1000).on_report(ASKED, 1.0)
+
+    assert why.text == ASKED.decision.why
+    assert why.slowest == 1
 
 
 def test_the_lines_name_the_slowest_stage_the_moves_and_why_others_stay():

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import io
-import json
 import os
 import sys
 from datetime import datetime, timedelta
@@ -11,10 +10,18 @@ from datetime import datetime, timedelta
 import pytest
 
 from p2pswarm.node.progress.output import output, reminded, write_line
-from p2pswarm.progress.events import Ended, MicrobatchCounts, Note, Waiting, from_line
+from p2pswarm.progress.event_lines import EventLine, from_line
+from p2pswarm.progress.events import Ended, Event, MicrobatchCounts, Note, Stepped, Waiting
 from p2pswarm.sim.loop import run as in_virtual_time
 
 ESCAPES = "\x1b[2J\rforged\n"
+AT = 1_764_105_600.123
+
+
+def told(event: Event, n: int = 1) -> EventLine:
+    return EventLine(AT, "5f0c", "k7f2", n, event)
+
+
 EVENTS = [
     Note(f"a server left: {ESCAPES}", seconds=1.0),
     Ended(3, ESCAPES, True, 1.0, MicrobatchCounts(0, 0, 0), seconds=2.0),
@@ -23,9 +30,9 @@ EVENTS = [
 
 @pytest.mark.parametrize("kind", ["lines", "page"])
 async def test_what_a_peer_said_does_not_reach_the_terminal_as_it_is(kind, capsys):
-    async with output(kind, 10, "a run") as tell:
+    async with output(kind, "a run") as tell:
         for event in EVENTS:
-            tell(event)
+            tell(told(event))
 
     said = capsys.readouterr().out
     assert "\x1b[2J" not in said
@@ -34,28 +41,46 @@ async def test_what_a_peer_said_does_not_reach_the_terminal_as_it_is(kind, capsy
 
 
 async def test_json_has_what_a_peer_said_as_it_is_and_stays_a_line(capsys):
-    async with output("json", 10, "a run") as tell:
+    async with output("json", "a run") as tell:
         for event in EVENTS:
-            tell(event)
+            tell(told(event))
 
-    assert [from_line(line) for line in capsys.readouterr().out.splitlines()] == EVENTS
+    lines = capsys.readouterr().out.splitlines()
+    assert [from_line(line) for line in lines] == [told(event) for event in EVENTS]
 
 
-async def test_lines_and_json_have_the_date_and_the_time(capsys):
-    for kind in ("lines", "json"):
-        async with output(kind, 10, "a run") as tell:
-            tell(EVENTS[0])
+async def test_lines_have_the_date_and_the_time(capsys):
+    async with output("lines", "a run") as tell:
+        tell(told(EVENTS[0]))
 
-    line, json_line = capsys.readouterr().out.splitlines()
+    (line,) = capsys.readouterr().out.splitlines()
     at = datetime.strptime(line[:19], "%Y-%m-%d %H:%M:%S").astimezone()
     assert line[19:].startswith("  a server left")
-    assert timedelta() <= datetime.fromisoformat(json.loads(json_line)["at"]) - at
+    assert timedelta(minutes=-1) <= at - datetime.now().astimezone() <= timedelta()
+
+
+def test_a_page_says_how_long_ago_things_were_though_nothing_happens(capsys):
+    counts = MicrobatchCounts(8, 8, 0)
+
+    async def main():
+        async with output("live", "a run") as tell:
+            for step in range(3):
+                tell(
+                    EventLine(
+                        AT + step, "5f0c", "k7f2", 1, Stepped(step, 3.0, 9.0, 1e-3, 1.0, counts)
+                    )
+                )
+            await asyncio.sleep(10.0)
+
+    in_virtual_time(main(), 1)
+
+    assert "no step for" in capsys.readouterr().out
 
 
 def test_a_silence_is_ended_by_what_the_run_is_doing(capsys):
     async def main():
-        async with output("lines", 10, "a run") as tell:
-            tell(Waiting((0, 1)))
+        async with output("lines", "a run") as tell:
+            tell(told(Waiting((0, 1))))
             await asyncio.sleep(3_600.0)
 
     in_virtual_time(main(), 1)
@@ -95,9 +120,9 @@ class Unwritable(io.StringIO):
 async def test_a_stdout_that_cannot_be_written_ends_nothing(kind, number, monkeypatch):
     monkeypatch.setattr(sys, "stdout", Unwritable(number))
 
-    async with output(kind, 10, "a run") as tell:
+    async with output(kind, "a run") as tell:
         for event in EVENTS:
-            tell(event)
+            tell(told(event))
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "none"])

@@ -3,22 +3,36 @@
 import pytest
 
 from p2pswarm.base.ids import PeerId
-from p2pswarm.node.progress.reporter import PEERS_EVERY_S, Reporter
+from p2pswarm.node.progress.reporter import PEERS_EVERY_S, WHY_EVERY_S, Reporter
+from p2pswarm.plan.moves import Decision
 from p2pswarm.progress.events import (
     Checkpointed,
+    Departure,
     HeldOut,
+    Joined,
+    LeadershipTaken,
+    Left,
+    MachineFacts,
     MicrobatchCounts,
-    Note,
+    MicrobatchesAgain,
     PeerLine,
     Peers,
+    RolledBack,
+    Serving,
     Started,
+    StoodBy,
     Waiting,
+    Why,
 )
 from p2pswarm.run.member_view import Incarnation
-from p2pswarm.run.messages.membership import Load
+from p2pswarm.run.messages.balance import Capacity
+from p2pswarm.run.messages.membership import Load, MemberFacts
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
-from p2pswarm.trainer.reports.leadership import Leads, SteppedDown
+from p2pswarm.trainer.balance.balance_reports import BalanceAsked, StageState
+from p2pswarm.trainer.reports.leadership import Leads, StandbyTaken, SteppedDown, TrainerEnlisted
 from p2pswarm.trainer.reports.reports import (
+    ChainGrown,
+    FactsKnown,
     Loaded,
     MemberJoined,
     MemberLost,
@@ -28,6 +42,7 @@ from p2pswarm.trainer.reports.reports import (
     RunFinished,
     StepDone,
     WentBack,
+    WrongResult,
 )
 
 RUN = RunConfig(
@@ -71,7 +86,27 @@ def test_a_trainer_that_leads_again_names_only_servers_that_joined_it_since():
     again = Incarnation(LIFE.peer, 9)
     told = telling.on_report(MemberJoined(again, 0, "a:1"), 111.0)
 
-    assert told[-1] == Peers((PeerLine(NAME, 0, False, 0, 0.0),), seconds=1.0)
+    assert told[-1] == Peers((PeerLine(NAME, 0, False, 0, 0.0),), seconds=11.0)
+
+
+def test_time_goes_on_when_a_trainer_leads_again_and_begins_with_one_that_did_not_before():
+    again, first = begun(at_s=100.0), Reporter(RUN, 1000)
+
+    told = again.on_report(Leads(3, 2), 110.0), first.on_report(Leads(3, 2), 110.0)
+
+    assert told[0] == [Started(1000, seconds=10.0), LeadershipTaken(3, 2, seconds=10.0)]
+    assert told[1] == [Started(1000), LeadershipTaken(3, 2)]
+    assert first.on_report(done(2), 112.0)[0].seconds == 2.0
+
+
+def test_a_successor_rates_the_run_by_its_own_steps():
+    telling = Reporter(RUN, 1000)
+    telling.on_report(Leads(3, 2), 110.0)
+    telling.on_report(done(2), 112.0)
+
+    (ended,) = telling.on_report(RunFinished("done", failed=False), 113.0)
+
+    assert ended.tokens_per_s == STEP_TOKENS / 2
 
 
 def test_after_a_run_has_gone_back_only_servers_that_joined_anew_are_named():
@@ -151,11 +186,11 @@ def test_a_run_that_goes_back_counts_the_steps_from_there(at, lost):
     telling.on_report(done(1), 101.0)
     telling.on_report(done(2), 102.0)
 
-    (note,) = telling.on_report(WentBack(at, 2), 110.0)
+    (back,) = telling.on_report(WentBack(at, 2), 110.0)
     (again,) = telling.on_report(done(at), 112.0)
 
-    assert isinstance(note, Note)
-    assert f"gone back to its checkpoint of step {at}: {lost}" in note.text
+    assert back == RolledBack(at, 2, seconds=10.0)
+    assert f"gone back to its checkpoint of step {at}: {lost}" in back.text
     assert (again.step, again.tokens_per_s) == (at + 1, STEP_TOKENS / 2)
     assert again.counts.counted == (at + 1) * RUN.batch.microbatches
 
@@ -172,7 +207,7 @@ def test_replays_are_counted_and_said():
     told = telling.on_report(Replayed(0, (1, 2), "it was late"), 101.0)
     telling.on_report(Replayed(0, (1,), "again"), 101.0)
 
-    assert told == [Note("2 microbatches are sent again: it was late", seconds=1.0)]
+    assert told == [MicrobatchesAgain(0, 2, "it was late", seconds=1.0)]
     assert telling.on_report(done(0), 102.0)[0].counts.replayed == 3
 
 
@@ -184,15 +219,13 @@ def test_a_servers_life_is_told_from_joining_to_loss():
     lost = telling.on_report(MemberLost(LIFE, 1, "link lost", 3), 102.0)
 
     assert joined == [
-        Note(f"server {NAME} joins stage 1"),
+        Joined(NAME, 1),
         Peers((PeerLine(NAME, 1, False, 0, 0.0),)),
     ]
+    assert ready[0] == Serving(NAME, 1, seconds=1.0)
     assert ready[1] == Peers((PeerLine(NAME, 1, True, 0, 0.0),), seconds=1.0)
     assert lost == [
-        Note(
-            f"server {NAME} of stage 1 is lost: link lost; its 3 microbatches count anew",
-            seconds=2.0,
-        ),
+        Left(NAME, 1, Departure.LOST, "link lost", 3, seconds=2.0),
         Peers((), seconds=2.0),
     ]
 
@@ -221,8 +254,8 @@ def test_when_the_run_is_over_servers_that_wait_for_its_weights_are_told_no_more
     telling.on_report(RunFinished("done", False), 101.0)
 
     assert telling.on_report(Loaded(LIFE, 0, load(3.0)), 101.0 + 9 * PEERS_EVERY_S) == []
-    (note,) = telling.on_report(MemberLost(LIFE, 0, "it left", 0), 109.0)
-    assert note.text == f"server {NAME} of stage 0 is lost: it left"
+    (left,) = telling.on_report(MemberLost(LIFE, 0, "it left", 0), 109.0)
+    assert left.text == f"server {NAME} of stage 0 is lost: it left"
 
 
 def test_a_step_that_a_new_leader_has_from_the_one_before_is_counted_once():
@@ -234,3 +267,97 @@ def test_a_step_that_a_new_leader_has_from_the_one_before_is_counted_once():
 
     assert (inherited.step, next_one.step) == (2, 3)
     assert next_one.counts.counted == 3 * 4
+
+
+def test_what_a_server_measures_of_itself_is_told():
+    telling = begun()
+    telling.on_report(MemberReady(LIFE, 0), 100.0)
+    capacity = Capacity(forward_s=0.123456, queue_s=0.5, free_bytes=2**34, up_bytes_per_s=1e6)
+    told = Load(2, 0.0, 0.0, 3.33333, 7, unheard_s=0.25, capacity=capacity)
+
+    (peers,) = telling.on_report(Loaded(LIFE, 0, told), 101.0)
+
+    (line,) = peers.peers
+    assert (line.rate_per_s, line.forward_s, line.backward_s) == (3.333, 0.1235, None)
+    assert (line.recomputed, line.unheard_s, line.free_bytes) == (7, 0.25, 2**34)
+    assert line.up_bytes_per_s == 1e6
+
+
+def test_a_step_says_who_counted_how_many_digests_agree_and_the_head_of_the_chain():
+    telling = begun()
+    telling.on_report(MemberReady(LIFE, 0), 100.0)
+    telling.on_report(MemberLost(Incarnation(bytes(32), 7), 0, "gone", 2), 100.5)
+    telling.on_report(ChainGrown(9, bytes(range(32))), 101.0)
+
+    step = StepDone(0, 3.0, 0.5, 1e-3, 4, counted=((LIFE, 4),), equal=3, compared=4)
+    (stepped,) = telling.on_report(step, 102.0)
+    (peers,) = telling.on_report(Loaded(LIFE, 0, load(1.0)), 103.0)
+
+    assert (stepped.equal, stepped.compared, stepped.took_s) == (3, 4, 2.0)
+    assert (stepped.height, stepped.head) == (9, "000102030405")
+    assert stepped.counts.voided == 2
+    assert peers.peers[0].counted == 4
+
+
+FACTS = MemberFacts("attic\u202e", "cpu", 8, "Berlin", "0.1.0")
+
+
+def test_a_machine_is_told_of_once_and_its_name_stands_beside_its_id():
+    telling = begun()
+    told = telling.on_report(FactsKnown(LIFE, FACTS), 100.0)
+    again = telling.on_report(FactsKnown(Incarnation(LIFE.peer, 2), FACTS), 101.0)
+
+    joined = telling.on_report(MemberJoined(LIFE, 1, "a:1"), 102.0)[0]
+    (note,) = telling.on_report(WrongResult(LIFE, 1, 7, "it lied", None), 103.0)
+
+    assert told == [MachineFacts(NAME, "attic?", "cpu", 8, "Berlin", "0.1.0")]
+    assert again == []
+    assert joined.text == f"server {NAME} (attic?) joins stage 1"
+    assert note.text.startswith(f"server {NAME} (attic?) of stage 1 computes wrong")
+    assert (note.kind, note.servers) == ("wrongresult", (NAME,))
+
+
+def test_an_incarnation_that_changes_its_facts_all_the_time_is_not_heard():
+    telling = begun()
+    telling.on_report(FactsKnown(LIFE, FACTS), 100.0)
+
+    other = MemberFacts("cellar", "cpu", 8, "", "0.1.0")
+    assert telling.on_report(FactsKnown(LIFE, other), 101.0) == []
+    back = telling.on_report(FactsKnown(Incarnation(LIFE.peer, 2), other), 102.0)
+    assert back[0].name == "cellar"
+
+
+def asked(why: str, *rates: float) -> BalanceAsked:
+    stages = tuple(StageState(rate, None, 1, 0) for rate in rates)
+    return BalanceAsked(Decision(why=why), stages, 1)
+
+
+def test_why_nobody_moves_is_told_when_the_reason_changes_and_not_too_often():
+    telling = begun()
+    later_s = 100.0 + WHY_EVERY_S
+
+    told = [
+        telling.on_report(asked("the next move is in 9 s", 4.0, 2.0), 100.0),
+        telling.on_report(asked("the next move is in 8 s", 4.0, 2.0), later_s),
+        telling.on_report(asked("all queues are as long", 4.0, 2.0), later_s + 1.0),
+        telling.on_report(asked("no server to spare", 4.0, 2.0), later_s + 2.0),
+    ]
+
+    assert told == [
+        [Why("the next move is in 9 s", (4.0, 2.0), 1)],
+        [],
+        [Why("all queues are as long", (4.0, 2.0), 1, seconds=WHY_EVERY_S + 1.0)],
+        [],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("report", "trainer"),
+    [
+        (SteppedDown("another one leads"), ""),
+        (StandbyTaken(LIFE.peer, "a:1"), ""),
+        (TrainerEnlisted(LIFE.peer, "a:1"), NAME),
+    ],
+)
+def test_who_stands_by_is_told(report, trainer):
+    assert begun().on_report(report, 101.0) == [StoodBy(trainer, report.text, seconds=1.0)]

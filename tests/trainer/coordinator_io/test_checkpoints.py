@@ -10,7 +10,7 @@ from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.names import stage_file_name
 from p2pswarm.checkpoint.writer import saved_by
-from p2pswarm.progress.events import Checkpointed
+from p2pswarm.progress.events import Checkpointed, CheckpointFailed
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.checkpoint import Saved, Saving
 from p2pswarm.trainer.coordinator_io.checkpoints import (
@@ -22,7 +22,7 @@ from p2pswarm.trainer.coordinator_io.checkpoints import (
     SaveHere,
     WriteManifest,
 )
-from p2pswarm.trainer.reports.reports import CheckpointFailed, CheckpointProgress, StateFetched
+from p2pswarm.trainer.reports.reports import CheckpointProgress, StateFetched
 
 RUN = b"r" * 16
 HEAD = b"h" * 32

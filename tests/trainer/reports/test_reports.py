@@ -4,9 +4,9 @@ import pytest
 
 from p2pswarm.node.progress.reporter import Reporter
 from p2pswarm.plan.moves import Decision
-from p2pswarm.progress.events import Event, Note, Report
+from p2pswarm.progress.events import Event, Report
 from p2pswarm.run.member_view import Incarnation
-from p2pswarm.run.messages.membership import Load, PrepareStage
+from p2pswarm.run.messages.membership import Load, MemberFacts, PrepareStage
 from p2pswarm.settings.codec_ladder import BoundaryCodecs
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceAsked, OrderedMove, OrderedPreparation
@@ -24,9 +24,10 @@ from p2pswarm.trainer.reports.reports import (
     AveragingSlow,
     BeganWrong,
     CannotGoBack,
-    CheckpointFailed,
+    ChainGrown,
     CheckpointProgress,
     DigestsTied,
+    FactsKnown,
     LastLeaves,
     Loaded,
     MemberJoined,
@@ -94,7 +95,6 @@ SENTENCES = [
     RoadBroken(None, BOB, 0, 3, "it was late"),
     VotesAlone(),
     StateFetched(1),
-    CheckpointFailed(7, "the disk is full"),
     CheckpointProgress(7, 250_000, 1_000_000, 1, 2),
     CheckpointProgress(7, 0, 0, 0, 2),
     ReferencesKnown(20, 200, "state/references.bin"),
@@ -112,6 +112,8 @@ SENTENCES = [
 FIGURES = [
     RunBegun(),
     StepDone(0, 3.25, 0.5, 1e-3, 8),
+    ChainGrown(8, bytes(32)),
+    FactsKnown(ANN, MemberFacts("attic", "cpu", 8, "", "0.1.0")),
     RunFinished("all steps are done", failed=False),
     Loaded(ANN, 1, Load(2, 0.0, 0.0, 3.5, 0)),
     BalanceAsked(Decision(why="nobody gains"), (), 2),
@@ -139,5 +141,7 @@ def test_the_sentences(golden_lines):
 
 
 @pytest.mark.parametrize("report", SENTENCES)
-def test_a_node_reports_a_sentence_as_a_note(report: Report):
-    assert Note(report.text) in Reporter(RunConfig(), 1000).on_report(report, 5.0)
+def test_a_node_reports_a_sentence_as_an_event(report: Report):
+    told = Reporter(RunConfig(), 1000).on_report(report, 5.0)
+
+    assert report.text in [event.text for event in told]

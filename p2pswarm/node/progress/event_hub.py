@@ -1,0 +1,34 @@
+"""EventHub: the events of one node on their way to all that show or keep them.
+
+Each listener takes every event as it happens, on the event loop: it must neither wait nor fail.
+"""
+
+from collections.abc import Callable
+
+from p2pswarm.progress.event_lines import EventLine, EventNumbers
+from p2pswarm.progress.events import Event
+from p2pswarm.progress.view import RunView
+
+Listener = Callable[[EventLine], None]
+
+
+class EventHub:
+    """Numbers events, keeps the view of the run, and passes them on."""
+
+    def __init__(self, numbers: EventNumbers) -> None:
+        self.numbers = numbers
+        self.view = RunView()
+        """The run as told so far: for pages, metrics and questions."""
+        self._listeners: list[Listener] = []
+
+    def tell(self, event: Event) -> None:
+        """Pass an event to the view, then to every listener in the order of their coming."""
+        told = self.numbers.stamp(event)
+        self.view.on_event(told)
+        for listener in tuple(self._listeners):
+            listener(told)
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Give a listener the events from now on; returns what ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
