@@ -22,7 +22,7 @@ FLOORS = """
 base kernels discovery reach trainer
 cli settings progress data/row_formats data/samples
 net/os net/wire data/hub_dataset
-data plan net/crypto tensors/codecs models/boundary_modules models/losses models/formats
+data plan web net/crypto tensors/codecs models/boundary_modules models/losses models/formats
 models/attention
 models/library models/adapters
 models net run/messages data/chats
@@ -108,6 +108,7 @@ SHELL = frozenset(
         "node/run/run_entry.py",
         "node/run/run_members.py",
         "node/serve.py",
+        "node/page.py",
         "node/stack/reachability_service.py",
         "node/stack/stack.py",
         "node/train.py",
@@ -160,6 +161,7 @@ SHELL = frozenset(
         "trainer/leadership/participant.py",
         "trainer/leadership/rollback_io.py",
         "trainer/leadership/standby_streams.py",
+        "web/page_server.py",
     }
 )
 """The files that may await or meet the operating system. They pump and never decide."""
@@ -180,6 +182,7 @@ OUTSIDE = {
     "server/devices/rank_processes.py",
     "server/devices/tensor_maps.py",
     "data/hub.py",
+    "web/page_server.py",
 }
 """Places that meet the operating system, so that they import more than asyncio."""
 TORCH = {
@@ -208,6 +211,7 @@ LATE_IMPORTS = {
     "models/registry.py",
     "net/os/web_net.py",
     "node/check.py",
+    "node/page.py",
     "node/progress/curves.py",
     "node/stack/reachability_service.py",
     "node/progress/wandb_curves.py",

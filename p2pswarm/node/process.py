@@ -6,6 +6,7 @@ wrong.
 """
 
 import asyncio
+import dataclasses
 import gc
 import sys
 import time
@@ -14,8 +15,9 @@ from types import ModuleType
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.os.event_loop import run
-from p2pswarm.node.progress.banner import greeting
-from p2pswarm.node.progress.output import STDOUT, dated, reminded
+from p2pswarm.node.page import open_page
+from p2pswarm.node.progress.banner import greeting, page_line
+from p2pswarm.node.progress.output import STDOUT, both, dated, reminded
 from p2pswarm.node.progress.output import write_line as say
 from p2pswarm.node.roles import role_module
 from p2pswarm.node.shutdown import INTERRUPTED, Shutdown, unless
@@ -74,20 +76,25 @@ async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
     if config.leave_at_eof:
         shutdown.watch_stdin()
     ready: tuple[ModuleType, object] | None = None
-    if told_early(config):
-        async with reminded("reading what the settings name", dated(say)):
-            ready = await unless(shutdown.asked, asyncio.to_thread(_prepare, config, identity))
-        if ready is None:
-            return INTERRUPTED
-    async with open_stack(config, identity) as node, asyncio.TaskGroup() as tasks:
-        contact = node.endpoint.contact
-        for line in greeting(config, contact, time.monotonic() - begun_s):
-            say(line)
-        watch = tasks.create_task(shutdown.watch_role())
-        node.reachability.tell(say)
-        if ready is None:
-            ready = await asyncio.to_thread(_prepare, config, identity)
-        module, prepared = ready
-        code: int = await module.run(node, prepared, shutdown.asked, dated(say))
-        watch.cancel()
+    async with open_page(config, say) as page:
+        if told_early(config):
+            async with reminded("reading what the settings name", dated(say)):
+                ready = await unless(shutdown.asked, asyncio.to_thread(_prepare, config, identity))
+            if ready is None:
+                return INTERRUPTED
+        async with open_stack(config, identity) as node, asyncio.TaskGroup() as tasks:
+            contact = node.endpoint.contact
+            for line in greeting(config, contact, time.monotonic() - begun_s):
+                say(line)
+            watch = tasks.create_task(shutdown.watch_role())
+            if page is not None:
+                say(page_line(config, contact, page.line))
+                page.follow(node.endpoint.links)
+            node.reachability.tell(say if page is None else both(page.on_line, say))
+            if ready is None:
+                ready = await asyncio.to_thread(_prepare, config, identity)
+            module, prepared = ready
+            here = dataclasses.replace(node, page=page)
+            code: int = await module.run(here, prepared, shutdown.asked, dated(say))
+            watch.cancel()
     return code

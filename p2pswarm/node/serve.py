@@ -36,6 +36,7 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.progress.event_hub import EventHub
 from p2pswarm.node.progress.event_log import open_event_log, try_event_log
+from p2pswarm.node.progress.output import both
 from p2pswarm.node.progress.server_events import ServerEvents
 from p2pswarm.node.run.closed_run import (
     is_impostor,
@@ -49,6 +50,7 @@ from p2pswarm.node.run.run_choice import RunChoice, run_choice
 from p2pswarm.node.run.run_folder import RunFolder, make_folder
 from p2pswarm.node.run.run_match import genesis_of
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
+from p2pswarm.node.server_page import ServerPage
 from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.machine_name import machine_name
 from p2pswarm.node.stack.stack import NodeStack, Say
@@ -208,10 +210,25 @@ async def run(stack: NodeStack, device: torch.device, leaving: LeaveRequest, say
     hub, logs = EventHub(EventNumbers("", me, time.time)), contextlib.ExitStack()
     try:
         hub.listen(logs.enter_context(open_event_log(stack.config.serve.log, "serve.log")))
+        shown = None
+        if stack.page is not None:
+            clock = asyncio.get_running_loop().time
+            shown = ServerPage(stack.page, machine_facts(stack.config, device).device, clock)
+            hub.show_on(stack.page.page, clock)
+            hub.listen(shown.on_event)
         events = ServerEvents(hub, me, machine_name(stack.config), VERSION)
         say = both(events.on_line, say)
         while (
-            served := await serve_next(stack, choice, threads, device, leaving, say, events=events)
+            served := await serve_next(
+                stack,
+                choice,
+                threads,
+                device,
+                leaving,
+                say,
+                begins=(lambda _server: None) if shown is None else shown.begin,
+                events=events,
+            )
         ) is not None:
             if leaving.is_set():
                 return 0
@@ -341,16 +358,6 @@ def machine_facts(config: NodeConfig, device: torch.device) -> MemberFacts:
     threads = min(torch.get_num_threads(), THREADS_MAX)
     name, region = machine_name(config), config.region
     return MemberFacts(name, printable(kind[:NAME_CHARS_MAX]), threads, region, VERSION)
-
-
-def both(first: Say, second: Say) -> Say:
-    """Return what says a line twice."""
-
-    def say(line: str) -> None:
-        first(line)
-        second(line)
-
-    return say
 
 
 def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.device) -> Engine:

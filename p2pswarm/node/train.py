@@ -47,6 +47,7 @@ from p2pswarm.node.run.weights_file import model_size, state_sizes, write_run
 from p2pswarm.node.serve import tensors_within
 from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.machine_name import machine_name
+from p2pswarm.node.stack.node_page import NodePage
 from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.progress.event_lines import EventNumbers
 from p2pswarm.progress.events import Event, Report
@@ -63,6 +64,7 @@ from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext, rais
 from p2pswarm.trainer.leadership.participant import Trainer
 from p2pswarm.trainer.reports.leadership import Leads
 from p2pswarm.trainer.reports.reports import ReferencesKnown, RunFinished, WentBack
+from p2pswarm.web.health import HealthAnswer
 
 LEFT_EARLY = 130  # exit code: the run is not over; scripts should know
 SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small model's weights
@@ -105,6 +107,7 @@ async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, sa
             _shown(config, entry, event_hub(stack, entry)) as tell,
             open_trainer(stack, corpus, tell, entry, lost.on_loss) as trainer,
         ):
+            show_trainer(stack.page, config.run.name, trainer)
             ended = await unless(leaving, trainer.run())
             if ended is not None and ended.failed:
                 leaving.set()  # nothing is left to do; this starts the time limit of leaving
@@ -143,7 +146,10 @@ class LostText:
 def event_hub(stack: NodeStack, entry: RunEntry) -> EventHub:
     """Return what numbers the events of this process, and passes them on."""
     run, by = entry.identity.run.hex()[:RUN_HEX], stack.identity.peer_id.short
-    return EventHub(EventNumbers(run, by, time.time))
+    hub = EventHub(EventNumbers(run, by, time.time))
+    if stack.page is not None:
+        hub.show_on(stack.page.page, asyncio.get_running_loop().time)
+    return hub
 
 
 @contextlib.asynccontextmanager
@@ -305,6 +311,22 @@ async def _context(
         text_lost=text_lost,
         may_vote=functools.partial(may_vote, rpc),
     )
+
+
+def show_trainer(page: NodePage | None, name: str, trainer: Trainer) -> None:
+    """Have the page, if there is one, say what this trainer does, to its owner and to probes."""
+    if page is None:
+        return
+
+    def state() -> HealthAnswer:
+        if trainer.leads:
+            return HealthAnswer(ok=True, why="leads the run")
+        if trainer.watch.enlisted:
+            return HealthAnswer(ok=True, why="stands by")
+        return HealthAnswer(ok=False, why="looks for the trainer that leads")
+
+    page.of_role = lambda: {"run": name, "state": state().why}
+    page.page.health.of_role = state
 
 
 def standing_of(trainer: Trainer) -> RunRole:

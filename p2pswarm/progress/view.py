@@ -235,9 +235,7 @@ class RunView:
             return self.stepped.step
         return self.begun.done if self.begun else 0
 
-    def to_json(
-        self, now_s: float, events: int = EVENTS_SHOWN, *, curves: bool = True
-    ) -> Snapshot:
+    def to_json(self, now_s: float, events: int = EVENTS_SHOWN, *, curves: bool = True) -> Snapshot:
         """The run at `now_s` as plain values that JSON has, of bounded size.
 
         `events`: how many of the newest events are in it; `curves`: they are most of its bytes.

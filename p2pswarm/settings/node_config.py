@@ -9,6 +9,7 @@ from typing import Annotated
 
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.limits import HUB_CHARS_MAX, Between, OneOf, Text
+from p2pswarm.settings.page_config import PageConfig
 from p2pswarm.settings.train_config import TrainConfig
 
 ROLES = ("auto", "bootstrap", "stage", "trainer")
@@ -167,6 +168,7 @@ class NodeConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
+    page: PageConfig = field(default_factory=PageConfig)
 
     @property
     def key_file(self) -> Path | None:

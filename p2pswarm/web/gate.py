@@ -41,11 +41,11 @@ SECURITY_HEADERS = {
     "Server": "p2pswarm",
 }
 """What every answer carries: nothing from outside, no frames, no copies."""
-NO_TOKEN = (
+OWNERS_ONLY = (
     "this page is for whoever started the node: open the link that it printed. "
     "If a link on another page led here, load this page again."
 )
-NO_NAME = (
+OTHER_NAME = (
     "this page has another name: open it as localhost or by its address, or add the name to "
     "page.names"
 )
@@ -108,14 +108,14 @@ class PageGate:
         if request.method not in METHODS:
             return Refusal(405, READ_ONLY)
         if not self._is_ours(request.host, request.arrived_at):
-            return Refusal(421, NO_NAME)
+            return Refusal(421, OTHER_NAME)
         if request.path in PROBES:
             return Pass()
         if self._fits(request.token):
             return Redirect(_local(request.path), self._cookie())
         if self._fits(request.cookie) or self._fits(request.bearer):
             return Pass()
-        return Refusal(401, NO_TOKEN)
+        return Refusal(401, OWNERS_ONLY)
 
     def _is_ours(self, host: str, arrived_at: str) -> bool:
         name = host_name(host)

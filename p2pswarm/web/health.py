@@ -7,6 +7,7 @@ Units:   `now_s` seconds on a clock that goes on while the loop stands still.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 STANDS_STILL_S = 10.0  # no work of ours keeps the loop so long; a stopped process does
@@ -34,26 +35,24 @@ class NodeHealth:
     """What a node knows of its own state."""
 
     def __init__(self, role: str, now_s: float) -> None:
-        self._role = role
         self._turn_s = now_s
-        self._ready = HealthAnswer(ok=False, why=f"a {role} that joins the swarm")
+        self.of_role: Callable[[], HealthAnswer] = lambda: HealthAnswer(
+            ok=False, why=f"a {role} that joins the swarm"
+        )
+        """Whether the node does its work: asked when a probe comes."""
 
     def on_turn(self, now_s: float) -> None:
         """Note that the loop turned."""
         self._turn_s = now_s
 
-    def on_state(self, *, ready: bool, why: str) -> None:
-        """Note whether the node does its work."""
-        self._ready = HealthAnswer(ready, why)
-
     def live(self, now_s: float) -> HealthAnswer:
         """Whether the loop turned lately."""
         still_s = now_s - self._turn_s
         if still_s > STANDS_STILL_S:
-            return HealthAnswer(ok=False, why=f"the loop stands still for {still_s:.0f} s")
+            return HealthAnswer(ok=False, why=f"the loop stood still for {still_s:.0f} s")
         return HealthAnswer(ok=True, why="the loop turns")
 
     def ready(self, now_s: float) -> HealthAnswer:
         """Whether the node does what its role is for."""
         live = self.live(now_s)
-        return self._ready if live.ok else live
+        return self.of_role() if live.ok else live

@@ -98,7 +98,9 @@ def _progress(run: Mapping[str, Any]) -> Iterator[Metric]:
     yield counts
     if run.get("cost"):
         cost = CounterMetricFamily(
-            "p2pswarm_cost", "Money that the run has cost, as its members say.", labels=("currency",)
+            "p2pswarm_cost",
+            "Money that the run has cost, as its members say.",
+            labels=("currency",),
         )
         cost.add_metric((str(run["cost"].get("currency", "")),), run["cost"].get("spent") or 0.0)
         yield cost
@@ -127,7 +129,9 @@ def _stages(run: Mapping[str, Any]) -> Iterator[Metric]:
 
 def _totals(run: Mapping[str, Any]) -> Iterator[Metric]:
     totals = run["totals"]
-    yield CounterMetricFamily("p2pswarm_joins", "Servers that were given a stage.", totals["joined"])
+    yield CounterMetricFamily(
+        "p2pswarm_joins", "Servers that were given a stage.", totals["joined"]
+    )
     losses = CounterMetricFamily(
         "p2pswarm_losses", "Servers whose part was over, by the reason.", labels=("why",)
     )

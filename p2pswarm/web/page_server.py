@@ -11,17 +11,18 @@ import asyncio
 import contextlib
 import logging
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from p2pswarm.base.errors import Unusable
 from p2pswarm.base.ids import Address
 from p2pswarm.base.tasks import Closing, OwnedTasks
 from p2pswarm.web.connection_slots import ConnectionSlots
 from p2pswarm.web.gate import (
+    METHODS,
     SECURITY_HEADERS,
     TOKEN_KEY,
     PageGate,
@@ -83,7 +84,9 @@ class _PageHandlers(web.Server):
 class PageServer(Closing):
     """One page at one address. Make it in an event loop."""
 
-    def __init__(self, page: RunPage, gate: Callable[[int], PageGate], listener: socket.socket):
+    def __init__(
+        self, page: RunPage, gate: Callable[[int], PageGate], listener: socket.socket
+    ) -> None:
         """`gate`: makes the gate of a port; `listener`: a socket that listens."""
         listener.setblocking(False)
         self._page = page
@@ -138,7 +141,9 @@ class PageServer(Closing):
             if accepted.fileno() == -1:
                 continue
             try:
-                transport, _ = await self._loop.connect_accepted_socket(lambda h=handler: h, accepted)  # type: ignore[misc]
+                transport, _ = await self._loop.connect_accepted_socket(
+                    lambda h=handler: h, accepted
+                )  # type: ignore[misc]
             except OSError:
                 self._slots.on_close(handler)
                 accepted.close()
@@ -149,6 +154,7 @@ class PageServer(Closing):
         while True:
             now_s = self._loop.time()
             self._page.health.on_turn(now_s)
+            self._page.look()
             for handler in self._slots.late(now_s):
                 self._abort(handler)
             await asyncio.sleep(TICK_S)
@@ -167,7 +173,7 @@ class PageServer(Closing):
             case Redirect(to, cookie):
                 return _closed(303, "", {"Location": to, "Set-Cookie": cookie})
             case Refusal(status, reason):
-                return _closed(status, reason, {"Allow": "GET, HEAD"} if status == 405 else {})
+                return _closed(status, reason, {"Allow": ", ".join(METHODS)})
         self._slots.on_pass(request.protocol)
         if request.path == "/stream":
             return await self._stream(request)
@@ -260,7 +266,8 @@ def listening(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     with contextlib.ExitStack() as undo:
         undo.callback(listener.close)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform != "win32":  # where it would take a port that another program has
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(BACKLOG)
         undo.pop_all()

@@ -14,8 +14,8 @@ from typing import Any
 
 from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.progress.event_lines import EventLine
-from p2pswarm.progress.events import HeldOut, MachineFacts, Peers, Stepped, name_of
-from p2pswarm.progress.view import RunView
+from p2pswarm.progress.events import Stepped, name_of
+from p2pswarm.progress.view import FIGURE_EVENTS, RunView
 from p2pswarm.web.health import NodeHealth
 from p2pswarm.web.streams import EventStreams, message
 
@@ -25,8 +25,6 @@ LINES_PER_S = 50  # more than anybody reads; a member that makes more events cos
 LINES_BURST = 200  # twenty servers that are lost at once, and come back
 TEXT_CHARS_MAX = 500  # of an event's sentence
 STEP_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0)
-FIGURE_KINDS = (Stepped, Peers, HeldOut, MachineFacts)
-"""Events that are figures of a snapshot, and no lines."""
 
 
 class StepTimes:
@@ -52,12 +50,15 @@ class RunPage:
         self.role = role
         self.health = NodeHealth(role, now_s)
         self.view = RunView()
+        """The run; whoever gives events to the page gives them to this first."""
         self.streams = EventStreams()
         self.step_times = StepTimes()
         self.own: Callable[[], Mapping[str, object]] = dict
         """What the node says of itself: the part YOU."""
         self.traffic: Callable[[], Mapping[tuple[str, str], int]] = dict
         """The bytes that this node has carried, by direction and kind of path."""
+        self.look: Callable[[], object] = lambda: None
+        """Looks at what the node's own figures are of; called once a second."""
         self.over = False
         """The node leaves, and streams are to end."""
         self.left_out = 0
@@ -71,13 +72,12 @@ class RunPage:
     def on_line(self, told: EventLine, now_s: float) -> None:
         """Take an event. It costs little, and awaits nothing: a run waits for no page."""
         event = told.event
-        figures = isinstance(event, FIGURE_KINDS)
+        figures = isinstance(event, FIGURE_EVENTS)
+        self._changed = True
         if not (figures or self._bucket.take(now_s)):
             self.left_out += 1
             self.streams.on_gap(1)
             return
-        self._changed = True
-        self.view.on_event(told)
         if isinstance(event, Stepped):
             self.step_times.add(event.took_s)
         if not figures:

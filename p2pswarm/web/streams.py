@@ -105,7 +105,9 @@ class EventStreams:
 
 def last_id(header: str) -> int:
     """The number in a Last-Event-ID header; 0 for what is none."""
-    return int(header) if header.isascii() and header.isdigit() and len(header) <= ID_DIGITS_MAX else 0
+    return (
+        int(header) if header.isascii() and header.isdigit() and len(header) <= ID_DIGITS_MAX else 0
+    )
 
 
 def message(kind: str, data: str, n: int | None = None) -> bytes:
