@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from p2pswarm.base.errors import RunEnded, SwarmError
 from p2pswarm.base.exception_group import cause_of
 from p2pswarm.base.version import VERSION
-from p2pswarm.commands import node, verify
+from p2pswarm.commands import health, node, verify
 from p2pswarm.commands.arguments import NobodyReads, OneLineParser
 from p2pswarm.commands.data import flags as data
 from p2pswarm.commands.demo import flags as demo
@@ -24,7 +24,20 @@ from p2pswarm.commands.watch import flags as watch
 from p2pswarm.commands.weights import flags as weights
 from p2pswarm.progress.printable import printable
 
-ALL = (node, data, status, watch, doctor, verify, weights, plan, simulate, closed_runs, demo)
+ALL = (
+    node,
+    data,
+    status,
+    watch,
+    doctor,
+    health,
+    verify,
+    weights,
+    plan,
+    simulate,
+    closed_runs,
+    demo,
+)
 """In the order of `--help`."""
 FAILED, UNUSABLE = 1, 2
 UNREAD = 141  # 128 and SIGPIPE: what a shell says of a program that ends so

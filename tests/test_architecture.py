@@ -42,8 +42,8 @@ trainer/coordinator
 trainer/coordinator_io node/progress
 trainer/leadership node/run
 sim node commands
-testing commands/data commands/demo commands/owner commands/status commands/watch commands/weights
-api commands/doctor commands/plan
+testing commands/data commands/demo commands/owner commands/status commands/weights
+api commands/watch commands/doctor commands/plan
 commands/simulate
 command_line
 __main__
@@ -68,6 +68,7 @@ SHELL = frozenset(
         "commands/owner/invitations.py",
         "commands/plan/swarm.py",
         "commands/status/ask.py",
+        "commands/watch/afar.py",
         "commands/watch/replay.py",
         "commands/watch/watch.py",
         "discovery/dht/long_values_io.py",

@@ -43,9 +43,7 @@ class NodePage:
     @property
     def link(self) -> str:
         """What its owner opens."""
-        at = self._address
-        here = Address(LOOPBACK, at.port) if at.host in EVERYWHERE else at
-        return f"http://{here}/?{TOKEN_KEY}={self._token}"
+        return page_link(self._address, self._token)
 
     @property
     def line(self) -> str:
@@ -90,3 +88,9 @@ class NodePage:
             "files": FILES,
             **self.of_role(),
         }
+
+
+def page_link(at: Address, token: str) -> str:
+    """What an owner opens to see a page that listens at an address."""
+    here = Address(LOOPBACK, at.port) if at.host in EVERYWHERE else at
+    return f"http://{here}/?{TOKEN_KEY}={token}"
