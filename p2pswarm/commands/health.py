@@ -69,8 +69,9 @@ def _run(flags: argparse.Namespace) -> int:
 
 def _page_of(flags: argparse.Namespace) -> Address:
     """The address of the page, by the flags."""
-    if flags.page is not None:
-        return flags.page
+    named: Address | None = flags.page
+    if named is not None:
+        return named
     usual = Address(HERE, PAGE_PORT)
     if flags.config is None:
         return usual

@@ -140,10 +140,11 @@ def host_name(host: str) -> str:
     if not 0 < len(host) <= HOST_CHARS_MAX or not host.isascii():
         return ""
     try:
-        name = urllib.parse.urlsplit(f"//{host}").hostname or ""
+        parts = urllib.parse.urlsplit(f"//{host}")
+        name, _port = parts.hostname or "", parts.port
     except ValueError:  # a bracket without its other, or a port that is none
         return ""
-    return "" if "@" in host else _plain(name)
+    return "" if parts.netloc != host or "@" in host else _plain(name)
 
 
 def _plain(name: str) -> str:
