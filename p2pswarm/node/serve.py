@@ -213,7 +213,7 @@ async def run(stack: NodeStack, device: torch.device, leaving: LeaveRequest, say
         shown = None
         if stack.page is not None:
             clock = asyncio.get_running_loop().time
-            shown = ServerPage(stack.page, machine_facts(stack.config, device).device, clock)
+            shown = ServerPage(stack.page, machine_facts(stack.config, device).processor, clock)
             hub.show_on(stack.page.page, clock)
             hub.listen(shown.on_event)
         events = ServerEvents(hub, me, machine_name(stack.config), VERSION)

@@ -46,6 +46,7 @@ class FedPage:
     wall: WallClock
     clock: Callable[[], float]
     address: Address = field(default_factory=lambda: Address("127.0.0.1", 0))
+    server: PageServer | None = None
 
     def tell(self, *events: Event, after_s: float = 0.0) -> None:
         for event in events:
@@ -82,12 +83,11 @@ def fed_page(clock: Callable[[], float]) -> FedPage:
 
 
 @contextlib.asynccontextmanager
-async def served_page() -> AsyncIterator[FedPage]:
+async def served_page(port: int = 0) -> AsyncIterator[FedPage]:
     fed = fed_page(asyncio.get_running_loop().time)
-    async with PageServer(
-        fed.page, lambda port: PageGate(TOKEN, port), listening("127.0.0.1", 0)
-    ) as server:
-        fed.address = server.address
+    listener = listening("127.0.0.1", port)
+    async with PageServer(fed.page, lambda port: PageGate(TOKEN, port), listener) as server:
+        fed.address, fed.server = server.address, server
         yield fed
 
 
