@@ -6,6 +6,7 @@ from typing import Any
 from p2pswarm.node.stack.node_page import NodePage
 from p2pswarm.progress.event_lines import EventLine
 from p2pswarm.progress.events import Begun, Peers
+from p2pswarm.progress.servers_view import plain_number
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.web.health import HealthAnswer
 from p2pswarm.web.own_figures import ShareOfWork
@@ -55,14 +56,14 @@ class ServerPage:
 
     def _own(self) -> dict[str, Any]:
         server, begun, ready = self._server, self._begun, self._ready()
-        serves = server is not None and ready.ok
+        serves = ready.ok
         return {
             "state": ready.why,
             "device": self._device,
             "run": begun.run_name if begun else "",
             "stages": begun.stages if begun else 0,
-            "stage": server.stage if server is not None and serves else None,
-            "version": server.version if server is not None else None,
+            "stage": server.stage if server and serves else None,
+            "version": server.version if server else None,
             "share": self._share.share(self._rate_per_s, begun.microbatches) if begun else None,
-            "unheard_s": server.leadership.unheard_s if server is not None and serves else None,
+            "unheard_s": plain_number(server.leadership.unheard_s()) if server and serves else None,
         }

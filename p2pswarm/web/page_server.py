@@ -9,6 +9,7 @@ Source:  docs/watch.md, "The page".
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 import sys
@@ -111,8 +112,9 @@ class PageServer(Closing):
                 body=metrics_text(page), headers={"Content-Type": METRICS_TYPE}
             ),
         }
-        self._answers |= {f"/{name}": lambda name=name: self._file(name) for name in FILE_TYPES}  # type: ignore[misc]
-        self._answers |= dict.fromkeys(VIEWS, lambda: self._file("page.html"))
+        for name in FILE_TYPES:
+            self._answers[f"/{name}"] = functools.partial(self._file, name)
+        self._answers |= dict.fromkeys(VIEWS, self._answers["/page.html"])
         self._tasks = OwnedTasks()
         self._tasks.spawn(self._accept())
         self._tasks.spawn(self._tick())
@@ -142,8 +144,8 @@ class PageServer(Closing):
                 continue
             try:
                 transport, _ = await self._loop.connect_accepted_socket(
-                    lambda h=handler: h, accepted
-                )  # type: ignore[misc]
+                    functools.partial(_itself, handler), accepted
+                )
             except OSError:
                 self._slots.on_close(handler)
                 accepted.close()
@@ -247,6 +249,10 @@ class PageServer(Closing):
                     await response.write(b"".join(parts))
             await asyncio.sleep(FLUSH_S)
             lines = viewer.drain()
+
+
+def _itself(handler: web.RequestHandler) -> web.RequestHandler:
+    return handler
 
 
 def _json(text: str) -> web.Response:

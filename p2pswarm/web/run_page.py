@@ -20,7 +20,7 @@ from p2pswarm.web.health import NodeHealth
 from p2pswarm.web.streams import EventStreams, message
 
 VIEW_EVERY_S = 0.5  # people see no more, and a lost server is to be seen within a second
-VIEW_QUIET_S = 5.0  # a viewer that hears nothing for longer thinks that the node is gone
+VIEW_QUIET_S = 1.0  # ages and stalls are of the clock: without an event they change, too
 LINES_PER_S = 50  # more than anybody reads; a member that makes more events costs no more
 LINES_BURST = 200  # twenty servers that are lost at once, and come back
 TEXT_CHARS_MAX = 500  # of an event's sentence
@@ -103,7 +103,7 @@ class RunPage:
 
     def snapshot_json(self) -> str:
         """The run and the node as they stand, without curves and events."""
-        return json.dumps(self.snapshot(), separators=(",", ":"))
+        return json.dumps(self.snapshot(), separators=(",", ":"), allow_nan=False)
 
     def snapshot(self) -> dict[str, Any]:
         """The same as plain values."""

@@ -65,7 +65,7 @@ class NodePage:
             self._traffic.on_links(
                 LinkBytes(
                     id(link),
-                    "none" if link.path is None else link.path.kind.name.lower(),
+                    path_name(link),
                     link.stats.control_sent_bytes + link.stats.bulk_sent_bytes,
                     link.stats.bulk_received_bytes,
                 )
@@ -88,6 +88,12 @@ class NodePage:
             "files": FILES,
             **self.of_role(),
         }
+
+
+def path_name(link: Link) -> str:
+    """The kind of a link's path in a word; between two paths it has none."""
+    kind = None if link.path is None else link.path.kind
+    return "none" if kind is None else kind.name.lower()
 
 
 def page_link(at: Address, token: str) -> str:

@@ -4,7 +4,7 @@
 // made by `draw` from names that stand in this file. Nothing comes from another place.
 const LINES_MAX = 1000; // events that are kept; the list shows as many
 const TEXT_MAX = 500; // characters of one text
-const QUIET_MS = 15000; // the node sends something each five seconds
+const QUIET_MS = 15000; // the node sends something each second
 const CURVES_MS = 30000; // what is drawn meanwhile is replaced by the node's own, thinned curve
 const RETRY_MS = 1000, RETRY_MAX_MS = 10000;
 const LOOK_S = 600; // who was away for less does not ask what has happened
