@@ -126,16 +126,19 @@ async def swarm(folder: Path) -> AsyncIterator[tuple[EventHub, Turns]]:
             try:
                 async with train.open_trainer(stack, prepared.corpus, tell, entry) as trainer:
                     training = asyncio.get_running_loop().create_task(trainer.run())
-                    while (
-                        not turns.steps or len(hub.view.to_json(time.time())["servers"]) < SERVERS
-                    ):
-                        await asyncio.sleep(0.5)
+                    await all_there(hub, turns)
                     await asyncio.sleep(3.0)
                     yield hub, turns
                     training.cancel()
             finally:
                 servers.kill()
                 servers.wait()
+
+
+async def all_there(hub: EventHub, turns: Turns) -> None:
+    """Wait until every server has been seen, and a step was done."""
+    while not turns.steps or len(hub.view.servers.rows(time.time())) < SERVERS:  # noqa: ASYNC110
+        await asyncio.sleep(0.5)
 
 
 class Watchers:

@@ -39,7 +39,8 @@ async def view(host: str, port: int, token: str) -> None:
         reader, writer = await asyncio.open_connection(host, port)
         try:
             writer.write(
-                f"GET /stream HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+                f"GET /stream HTTP/1.1\r\nHost: {host}:{port}\r\n"
+                f"Authorization: Bearer {token}\r\n\r\n".encode()
             )
             while await reader.read(1 << 16):
                 pass

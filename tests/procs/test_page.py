@@ -1,4 +1,4 @@
-"""The pages of real nodes: a trainer's and a server's, health, and a run that is watched from afar."""
+"""The pages of real nodes: a trainer's, a server's, and one of a run that is watched from afar."""
 
 import http.client
 import json

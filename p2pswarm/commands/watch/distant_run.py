@@ -29,6 +29,8 @@ from p2pswarm.run.messages.balance import ServerCapacity
 from p2pswarm.run.messages.status import RunStatus
 
 ASK_EVERY_S = 2.0  # a trainer answers thousands a second; people see no more
+UNNAMED = "server "  # and its number: no peer id has a space
+UNNAMED_MAX = 64  # of a stage: a page has no use for more rows without a name
 NOT_LISTED = "its trainer lists it no more"
 
 
@@ -49,7 +51,7 @@ class DistantRun:
             events.append(Started(0))
         if status.waiting != (before.waiting if before else ()):
             events.append(Waiting(status.waiting))
-        events += self._listed(servers)
+        events += self._listed(tuple(map(_line, servers)) or _unnamed(status))
         if status.loss is not None and (before is None or status.done > before.done):
             took_s = _took_s(before, status)
             events.append(
@@ -65,13 +67,12 @@ class DistantRun:
             events.append(Ended(status.done, status.ended, False, status.tokens_per_s, counts))
         return events
 
-    def _listed(self, servers: Sequence[ServerCapacity]) -> list[Event]:
-        lines = tuple(_line(one) for one in servers)
+    def _listed(self, lines: tuple[PeerLine, ...]) -> list[Event]:
         now = {line.peer: line.stage for line in lines}
         gone = [
             Left(peer, stage, Departure.LOST, NOT_LISTED, 0)
             for peer, stage in self._servers.items()
-            if peer not in now
+            if peer not in now and not peer.startswith(UNNAMED)
         ]
         self._servers = now
         return [*gone, Peers(lines)]
@@ -82,6 +83,15 @@ def _line(one: ServerCapacity) -> PeerLine:
     took_s = (figures["forward_s"] or 0.0) + (figures["backward_s"] or 0.0)
     rate_per_s = 1.0 / took_s if took_s > 0 else 0.0
     return PeerLine(PeerId(one.peer).short, one.stage, one.ready, 0, rate_per_s, **figures)
+
+
+def _unnamed(status: RunStatus) -> tuple[PeerLine, ...]:
+    """Servers of which the trainer has told the number, and not yet what they measure."""
+    return tuple(
+        PeerLine(f"{UNNAMED}{number + 1} of stage {stage}", stage, number < one.ready, 0, 0.0)
+        for stage, one in enumerate(status.stages)
+        for number in range(min(one.ready + one.joining, UNNAMED_MAX))
+    )
 
 
 def _took_s(before: RunStatus | None, status: RunStatus) -> float:
