@@ -388,15 +388,18 @@ async def test_wrong_setting_of_data_or_server_is_named():
 
 
 def test_train_starts_what_a_run_needs_and_writes_the_weights(text, tmp_path, capsys):
-    path = tmp_path / "weights.safetensors"
+    path, log = tmp_path / "weights.safetensors", tmp_path / "run.jsonl"
 
-    ended = ps.train(tiny_run(stages=2), text, weights=path, device="cpu", progress="json")
+    ended = ps.train(tiny_run(stages=2), text, weights=path, device="cpu", progress="json", log=log)
 
     assert (ended.step, ended.failed, ended.counts.counted) == (2, False, 4)
     assert path.exists()
     said = capsys.readouterr().out
     assert '"event":"ended"' in said
     assert said.endswith(f"\nweights: {path}\n")
+    logged = log.read_text().splitlines()
+    assert '"event":"begun"' in logged[0]
+    assert set(logged) <= set(said.splitlines())
 
 
 async def test_train_works_in_a_notebook_whose_loop_runs_already(text):

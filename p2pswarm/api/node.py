@@ -38,6 +38,7 @@ class Node:
         state: A folder where a trainer or a server keeps what it must know after a restart, this
             node's key too, if `identity` names none. Its trainer keeps the owner's key there, and
             invites.
+        name: What people call this machine; empty: the name of the host.
 
     Raises:
         ValueError: A setting is not allowed; the message names it and what is.
@@ -54,6 +55,7 @@ class Node:
         network: NetworkConfig | Mapping[str, object] | None = None,
         invite: str | Path = "",
         state: str | Path | None = None,
+        name: str = "",
     ) -> None:
         if isinstance(bootstrap, str):
             raise TypeError(f'bootstrap is a list of addresses: bootstrap=["{bootstrap}"]')
@@ -64,6 +66,7 @@ class Node:
             "network": network or {},
             "invite": str(invite),
             "state": str(state) if state else None,
+            "name": name,
         }
         self._config = from_values(NodeConfig, values)
         self._stack: NodeStack | None = None

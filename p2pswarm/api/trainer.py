@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import logging
-import time
 from collections import deque
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -13,9 +12,9 @@ from typing import Any, Self
 from p2pswarm.api.node import Node, leave, load_role
 from p2pswarm.api.run import Run
 from p2pswarm.base.files import Written
-from p2pswarm.checkpoint.names import RUN_HEX
 from p2pswarm.commands.owner.invitations import check_asked, invite
 from p2pswarm.data.text_settings import TrainedText, settings_of
+from p2pswarm.node.progress.event_hub import numbers_of
 from p2pswarm.node.roles import role_module
 from p2pswarm.progress.event_lines import EventNumbers
 from p2pswarm.progress.events import Ended, Event
@@ -169,8 +168,7 @@ class RunTrainer:
     @property
     def numbers(self) -> EventNumbers:
         """Return what numbers the events of this trainer, for lines of JSON."""
-        run, by = self._entry.identity.run.hex()[:RUN_HEX], self._node.contact.peer
-        return EventNumbers(run, by.short if by is not None else "", time.time)
+        return numbers_of(self._entry.identity.run, self._node.stack.identity.peer_id)
 
     def _tell(self, event: Event) -> None:
         self._done = self._done or (isinstance(event, Ended) and not event.failed)

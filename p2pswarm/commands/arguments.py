@@ -108,6 +108,8 @@ def write(text: str) -> None:
 
     Raises NobodyReads, and Unusable where the output takes no more, as on a full disk.
     """
+    if sys.stdout is None:  # closed before we began, as by >&-
+        raise Unusable("the answer cannot be written: stdout is closed")
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

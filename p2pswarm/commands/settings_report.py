@@ -7,6 +7,7 @@ from pathlib import Path
 
 from p2pswarm.base.files import check_target
 from p2pswarm.data.sources import check_there, tokenizer_file
+from p2pswarm.node.progress.event_log import try_event_log
 from p2pswarm.run.schedule import delay_cost, learning_rate, warms_on
 from p2pswarm.settings.config import EMULATED, HF, RunConfig
 from p2pswarm.settings.limits import BYTES, trained_tokens
@@ -29,8 +30,10 @@ USUAL_RATES = {False: ("2e-5", "2e-4"), True: ("5e-7", "5e-6")}
 
 
 def check_files(config: NodeConfig) -> None:
-    """Raise Unusable if a trainer's text is missing or its weights cannot be written."""
+    """Raise Unusable if a trainer's text is missing, or weights or a log cannot be written."""
     if config.role != "trainer":
+        if config.role == "stage":
+            try_event_log(config.serve.log, "serve.log")
         return
     for part in config.train.parts:
         assert part.data is not None, "a text of a mixture has it"

@@ -34,7 +34,7 @@ from p2pswarm.models.pretrained import has_files, offer, offer_served
 from p2pswarm.models.registry import check_package, trust
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
-from p2pswarm.node.progress.event_hub import EventHub
+from p2pswarm.node.progress.event_hub import EventHub, numbers_of
 from p2pswarm.node.progress.event_log import open_event_log, try_event_log
 from p2pswarm.node.progress.output import both
 from p2pswarm.node.progress.server_events import ServerEvents
@@ -55,7 +55,6 @@ from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.machine_name import machine_name
 from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE, HELD_BYTES_PER_STATE_BYTE
-from p2pswarm.progress.event_lines import EventNumbers
 from p2pswarm.progress.printable import printable
 from p2pswarm.run.chain.chain_log import VoterRecords, blank
 from p2pswarm.run.chain.memory_file import RECORDS_KEPT, MemoryChain
@@ -207,7 +206,7 @@ async def run(stack: NodeStack, device: torch.device, leaving: LeaveRequest, say
     keep_freed_memory()
     choice = run_choice(stack.config, stack.identity.peer_id)
     threads, me = StageThreads(), stack.identity.peer_id.short
-    hub, logs = EventHub(EventNumbers("", me, time.time)), contextlib.ExitStack()
+    hub, logs = EventHub(numbers_of(b"", stack.identity.peer_id)), contextlib.ExitStack()
     try:
         hub.listen(logs.enter_context(open_event_log(stack.config.serve.log, "serve.log")))
         shown = None

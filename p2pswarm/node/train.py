@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import logging
 import os
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
@@ -18,7 +17,6 @@ from p2pswarm.base.files import Written, write_text
 from p2pswarm.base.ids import PeerId
 from p2pswarm.base.problems import Problems
 from p2pswarm.checkpoint.checkpoint_io import on_thread
-from p2pswarm.checkpoint.names import RUN_HEX
 from p2pswarm.checkpoint.weights_name import weights_name
 from p2pswarm.data.chats.template import template_beside
 from p2pswarm.data.samples.corpus import Corpus
@@ -30,7 +28,7 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.progress.answers import LatestBalance, LatestStatus
 from p2pswarm.node.progress.curves import recorded
-from p2pswarm.node.progress.event_hub import EventHub
+from p2pswarm.node.progress.event_hub import EventHub, numbers_of
 from p2pswarm.node.progress.event_log import open_event_log
 from p2pswarm.node.progress.output import date_time, output
 from p2pswarm.node.progress.reporter import Reporter, begun
@@ -49,7 +47,6 @@ from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.machine_name import machine_name
 from p2pswarm.node.stack.node_page import NodePage
 from p2pswarm.node.stack.stack import NodeStack, Say
-from p2pswarm.progress.event_lines import EventNumbers
 from p2pswarm.progress.events import Event, Report
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.run.messages.balance import AskBalance, AskCapacities, BalanceStatus, RunCapacities
@@ -101,10 +98,10 @@ async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, sa
         return LEFT_EARLY
     config = dataclasses.replace(config, run=entry.identity.config)  # it may be closed by another
     stack = dataclasses.replace(stack, config=config)
-    saved, lost = "", LostText(leaving)
+    saved, lost, hub = "", LostText(leaving), event_hub(stack, entry)
     try:
         async with (
-            _shown(config, entry, event_hub(stack, entry)) as tell,
+            _shown(config, entry, hub) as tell,
             open_trainer(stack, corpus, tell, entry, lost.on_loss) as trainer,
         ):
             show_trainer(stack.page, config.run.name, trainer)
@@ -145,8 +142,7 @@ class LostText:
 
 def event_hub(stack: NodeStack, entry: RunEntry) -> EventHub:
     """Return what numbers the events of this process, and passes them on."""
-    run, by = entry.identity.run.hex()[:RUN_HEX], stack.identity.peer_id.short
-    hub = EventHub(EventNumbers(run, by, time.time))
+    hub = EventHub(numbers_of(entry.identity.run, stack.identity.peer_id))
     if stack.page is not None:
         hub.show_on(stack.page.page, asyncio.get_running_loop().time)
     return hub

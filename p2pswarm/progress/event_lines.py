@@ -143,7 +143,7 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fields:
+class _FieldNames:
     """The fields of a dataclass."""
 
     names: tuple[str, ...]
@@ -151,13 +151,13 @@ class _Fields:
 
 
 @functools.cache
-def _fields(kind: type) -> _Fields | None:
+def _fields(kind: type) -> _FieldNames | None:
     """The fields of a kind of dataclass; None for other values."""
     if not dataclasses.is_dataclass(kind):
         return None
     names = tuple(each.name for each in dataclasses.fields(kind))
     get = operator.attrgetter(*names)  # `asdict` takes ten times as long
-    return _Fields(names, get if len(names) > 1 else lambda value: (get(value),))
+    return _FieldNames(names, get if len(names) > 1 else lambda value: (get(value),))
 
 
 def _read(kind: Any, value: Any) -> Any:
@@ -227,7 +227,7 @@ class EventReader:
             self._run = told.run
         if told.run not in ("", self._run):
             self._say(
-                f"{place}: line {number} is of run {told.run}, and the first one of {self._run}: "
+                f"{place}: line {number} is of run {told.run}, and not of {self._run}: "
                 f"it is passed over; --run {told.run} shows that run",
                 told.run,
             )

@@ -325,7 +325,7 @@ class Peers(Event):
 
     @property
     def text(self) -> str:
-        return f"{len(self.peers)} servers"
+        return "1 server" if len(self.peers) == 1 else f"{len(self.peers)} servers"
 
 
 @dataclass(frozen=True, slots=True)

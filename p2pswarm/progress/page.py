@@ -92,7 +92,8 @@ def _figures(run: Snapshot) -> RenderableType:
     rate: RenderableType = curves["tokens_per_s"]
     if run["state"] == "stalled":
         rate = Text(f"the last step was {seconds_text(run['committed_ago_s'])} ago", "yellow")
-    grid.add_row("tokens/s", f"{run['tokens_per_s']:,.0f}", rate)
+    per_s = run["tokens_per_s"] if run["whole_tokens_per_s"] is None else run["whole_tokens_per_s"]
+    grid.add_row("tokens/s", f"{per_s:,.0f}", rate)
     counts, exact = run["counts"], run["exactness"]
     told = f"{counts['counted']} counted, {run['totals']['again']} sent again"
     if exact["compared"]:

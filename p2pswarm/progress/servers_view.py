@@ -47,7 +47,7 @@ def plain_number(value: float | None) -> float | None:
 
 
 @dataclass(slots=True)
-class _Server:
+class _ServerRow:
     """One server."""
 
     stage: int
@@ -64,7 +64,7 @@ class _Server:
 
 
 @dataclass(slots=True)
-class _Stage:
+class _StageRow:
     """One stage."""
 
     ready: int = 0
@@ -87,8 +87,8 @@ class ServersView:
     """Takes events of servers; `rows` and `stages` are plain values of bounded size."""
 
     def __init__(self) -> None:
-        self._servers: dict[str, _Server] = {}
-        self._stages: list[_Stage] = []
+        self._servers: dict[str, _ServerRow] = {}
+        self._stages: list[_StageRow] = []
         self._lost: dict[str, None] = {}
         """Those that are lost, the first one first."""
         self._machines: dict[str, MachineName] = {}
@@ -232,7 +232,7 @@ class ServersView:
             **figures,
         }
 
-    def _set(self, server: str, stage: int, state: str, at: float) -> _Server | None:
+    def _set(self, server: str, stage: int, state: str, at: float) -> _ServerRow | None:
         """A server is in this state of this stage; None if there is no room for it."""
         if not 0 <= stage < STAGES_MAX:
             return None
@@ -242,7 +242,7 @@ class ServersView:
         if one is None:
             if len(self._servers) >= SERVERS_MAX + LOST_MAX:
                 return None
-            one = self._servers[name] = _Server(stage, MOVING, at, at)
+            one = self._servers[name] = _ServerRow(stage, MOVING, at, at)
         if state == JOINING and (one.state in (LOST, MOVING) or one.stage != stage):
             one.joined = at
         if (one.state, one.stage) != (state, stage):
@@ -251,7 +251,7 @@ class ServersView:
             one.unlisted, one.why, one.reason = None, "", ""
         return one
 
-    def _change(self, name: str, one: _Server, stage: int, state: str, at: float) -> None:
+    def _change(self, name: str, one: _ServerRow, stage: int, state: str, at: float) -> None:
         if one.state == READY:
             before = self._stages[one.stage]
             before.ready -= 1
@@ -269,7 +269,7 @@ class ServersView:
 
     def _grow(self, stages: int, at: float) -> None:
         while len(self._stages) < stages:
-            self._stages.append(_Stage(since=at))
+            self._stages.append(_StageRow(since=at))
 
     def _name(self, server: str, name: str) -> None:
         if name and not self.name(server):

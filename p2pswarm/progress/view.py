@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from p2pswarm.progress.curve_points import CurvePoint, ThinnedCurve
 from p2pswarm.progress.event_lines import EventLine
 from p2pswarm.progress.events import (
     Begun,
@@ -44,7 +45,6 @@ from p2pswarm.progress.servers_view import (
     plain_number,
     shown,
 )
-from p2pswarm.progress.thinned_curve import CurvePoint, ThinnedCurve
 
 EVENTS_KEPT = 1_000  # what a developer scrolls through; 500 bytes each
 EVENTS_SHOWN = 100  # in a snapshot, if nobody asks for more
@@ -75,7 +75,7 @@ class ShownEvent:
 
 
 @dataclass(slots=True)
-class Stall:
+class StepStall:
     """A step that took far longer than others."""
 
     step: int
@@ -89,7 +89,7 @@ class Stall:
 
 
 @dataclass(slots=True)
-class _Node:
+class _NodeRow:
     """One process that tells events."""
 
     role: str = ""
@@ -146,9 +146,9 @@ class RunView:
         self._took_s: deque[float] = deque(maxlen=STEPS_TIMED)
         self._curves = {name: ThinnedCurve() for name in ("loss", "held_out", "tokens_per_s")}
         self._events: deque[ShownEvent] = deque(maxlen=EVENTS_KEPT)
-        self._stalls: deque[Stall] = deque(maxlen=STALLS_MAX)
+        self._stalls: deque[StepStall] = deque(maxlen=STALLS_MAX)
         self._stalls_in_all = 0
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, _NodeRow] = {}
         self._hours: deque[_Hour] = deque(maxlen=HOURS_MAX)
 
     def on_event(self, told: EventLine) -> None:
@@ -215,11 +215,11 @@ class RunView:
             return "starting"
         return "stalled" if self.is_stalled(now_s) else "training"
 
-    def stalls(self, now_s: float) -> list[Stall]:
+    def stalls(self, now_s: float) -> list[StepStall]:
         """The steps that took far longer than others, the newest last; one may go on."""
         found = list(self._stalls)
         if self.is_stalled(now_s) and self.stepped and self._committed is not None:
-            found.append(Stall(self.stepped.step, self._committed, None, self.waiting))
+            found.append(StepStall(self.stepped.step, self._committed, None, self.waiting))
         return found
 
     @property
@@ -262,6 +262,7 @@ class RunView:
             "learning_rate": plain_number(step.learning_rate) if step else None,
             "gradient_norm": plain_number(step.gradient_norm) if step else None,
             "tokens_per_s": self.tokens_per_s(now_s),
+            "whole_tokens_per_s": plain_number(self.ended.tokens_per_s) if self.ended else None,
             "usual_step_s": self.usual_s(),
             "began": self._began,
             "committed": self._committed if step else None,
@@ -285,14 +286,7 @@ class RunView:
                 "place": shown(self._saved.place) if self._saved else "",
                 "failure": self._unsaved,
             },
-            "totals": {
-                "joined": self.servers.joined,
-                "left": dict(self.servers.left),
-                "moved": self.moved,
-                "again": self.again,
-                "voided": self.voided,
-                "stalls": self._stalls_in_all + self.is_stalled(now_s),
-            },
+            "totals": self._totals(now_s),
             "stalls": [_stall(each, now_s) for each in self.stalls(now_s)],
             "curves": self.curves() if curves else {},
             "hours": [dataclasses.asdict(hour) for hour in self._hours],
@@ -311,7 +305,7 @@ class RunView:
         newest = list(self._events)[-most:] if most > 0 else []
         return [dataclasses.asdict(one) for one in newest]
 
-    def _on_begun(self, event: Begun, node: _Node, at: float) -> None:
+    def _on_begun(self, event: Begun, node: _NodeRow, at: float) -> None:
         node.role, node.name = shown(event.role, NAME_CHARS), shown(event.name, NAME_CHARS)
         node.software = shown(event.software, NAME_CHARS)
         known = self.begun
@@ -332,7 +326,7 @@ class RunView:
             self.waiting_since = at if stages else None
         self.waiting = stages[:STAGES_MAX]
 
-    def _on_step(self, event: Stepped, node: _Node, at: float) -> None:
+    def _on_step(self, event: Stepped, node: _NodeRow, at: float) -> None:
         last, committed = self.stepped, self._committed
         if last is not None and event.step == last.step and at < (committed or 0.0) + STALL_LEAST_S:
             return  # a new coordinator tells the step that it has of the one before
@@ -342,7 +336,7 @@ class RunView:
             stall_s = self.stall_s()
             if stall_s is not None and took_s > stall_s:
                 done = last.step if last else 0
-                self._stalls.append(Stall(done, at - took_s, at, self.waiting))
+                self._stalls.append(StepStall(done, at - took_s, at, self.waiting))
                 self._stalls_in_all += 1
             self._took_s.append(took_s)
         self._began = at - took_s if self._began is None else self._began
@@ -394,9 +388,9 @@ class RunView:
                 self.ended = event
                 self._wait((), at)
 
-    def _node(self, by: str) -> _Node:
+    def _node(self, by: str) -> _NodeRow:
         name = shown(by, NAME_CHARS)
-        node = self._nodes.pop(name, None) or _Node()
+        node = self._nodes.pop(name, None) or _NodeRow()
         self._nodes[name] = node
         if len(self._nodes) > NODES_MAX:
             del self._nodes[next(iter(self._nodes))]
@@ -410,6 +404,16 @@ class RunView:
             found = _Hour(begin)
             self._hours.append(found)
         return found
+
+    def _totals(self, now_s: float) -> dict[str, Any]:
+        return {
+            "joined": self.servers.joined,
+            "left": dict(self.servers.left),
+            "moved": self.moved,
+            "again": self.again,
+            "voided": self.voided,
+            "stalls": self._stalls_in_all + self.is_stalled(now_s),
+        }
 
     def _stage_rows(self, now_s: float) -> list[dict[str, Any]]:
         cut = self.begun.cut if self.begun else ()
@@ -425,7 +429,7 @@ def _grown(before: int, now: int) -> int:
     return now - before if now >= before else now
 
 
-def _stall(stall: Stall, now_s: float) -> dict[str, Any]:
+def _stall(stall: StepStall, now_s: float) -> dict[str, Any]:
     until = now_s if stall.until is None else stall.until
     return {
         "step": stall.step,

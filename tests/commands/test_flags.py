@@ -258,6 +258,7 @@ COMMANDS = [
     "data",
     "status",
     "explain",
+    "watch",
     "doctor",
     "verify",
     "generate",
@@ -368,3 +369,10 @@ def test_an_answer_that_a_full_disk_takes_no_more_is_one_line(monkeypatch, capsy
     assert capsys.readouterr().err == (
         "error: the answer cannot be written: No space left on device\n"
     )
+
+
+def test_an_answer_without_stdout_is_refused_in_a_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", None)
+
+    assert main(["node", "--example", "stage"]) == 2
+    assert capsys.readouterr().err == "error: the answer cannot be written: stdout is closed\n"

@@ -112,3 +112,12 @@ def test_pairs_are_counted_and_references_told_of():
     before = "references are computed before the first step"
     assert f"dpo, beta 0.1: 16 pairs a step; {before}\n" in told["dpo"]
     assert "simpo, beta 2, gamma 1: 16 pairs a step\n" in told["simpo"]
+
+
+def test_a_log_of_a_server_that_is_another_file_is_refused_before_its_node_begins(tmp_path):
+    book = tmp_path / "book.txt"
+    book.write_text("Call me Ishmael.\n")
+    config = NodeConfig(role="stage", bootstrap=("a:1",), serve=ServeConfig(log=book))
+
+    with pytest.raises(Unusable, match=r"is no log of events: name another file in serve\.log"):
+        check_files(config)

@@ -217,7 +217,7 @@ NEWER = (
     "an event of version 7, this program reads 2: install the newest release; such events are "
     "passed over"
 )
-OTHER = "of run q, and the first one of r: it is passed over; --run q shows that run"
+OTHER = "of run q, and not of r: it is passed over; --run q shows that run"
 FIRST = Begun("r", "trainer", "attic", "0.1.0")
 
 

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from p2pswarm.progress.curve_points import POINTS_MAX, ThinnedCurve
 from p2pswarm.progress.event_lines import EventLine, EventNumbers, from_line
 from p2pswarm.progress.events import (
     Begun,
@@ -34,7 +35,6 @@ from p2pswarm.progress.events import (
     Why,
 )
 from p2pswarm.progress.servers_view import LOST_KEPT_S, LOST_MAX, SERVERS_MAX, UNLISTED_S
-from p2pswarm.progress.thinned_curve import POINTS_MAX, ThinnedCurve
 from p2pswarm.progress.view import EVENTS_KEPT, HOURS_MAX, STALLS_MAX, RunView
 
 BEGUN = Begun(

@@ -3,14 +3,22 @@
 Each listener takes every event as it happens, on the event loop: it must neither wait nor fail.
 """
 
+import time
 from collections.abc import Callable
 
+from p2pswarm.base.ids import PeerId
+from p2pswarm.checkpoint.names import RUN_HEX
 from p2pswarm.progress.event_lines import EventLine, EventNumbers
 from p2pswarm.progress.events import Event
 from p2pswarm.progress.view import RunView
 from p2pswarm.web.run_page import RunPage
 
 Listener = Callable[[EventLine], None]
+
+
+def numbers_of(run: bytes, peer: PeerId) -> EventNumbers:
+    """Return what numbers the events of this process; `run`: empty while none is known."""
+    return EventNumbers(run.hex()[:RUN_HEX], peer.short, time.time)
 
 
 class EventHub:

@@ -24,8 +24,8 @@ from p2pswarm.base.files import private_opener
 from p2pswarm.progress.event_lines import LINE_CHARS_MAX, EventLine, UnknownEvent, from_line
 from p2pswarm.progress.events import Begun, MachineFacts, Peers
 
-FILE_BYTES = 64 << 20  # an editor opens it, and a day of 20 servers fits
-ALL_BYTES = 1 << 30  # some weeks of such a run
+FILE_BYTES = 64 << 20  # an editor opens it; two thirds of a day of 20 servers
+ALL_BYTES = 1 << 30  # ten days of such a run
 SYNC_EVERY_S = 1.0  # what a machine that dies may lose
 PEERS_EVERY_S = 10.0  # figures twice a second would be most of the file
 WAITING_MAX = 10_000  # events that wait for a slow disk: some megabytes

@@ -11,7 +11,7 @@ from functools import partial
 
 from p2pswarm.run.chain.record import members_that_fit
 from p2pswarm.run.member_view import Incarnation
-from p2pswarm.run.messages.membership import CannotPrepare, Join, Load, MemberFacts, Ready
+from p2pswarm.run.messages.membership import CannotPrepare, Join, Load, Ready
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
 from p2pswarm.run.messages.step import Committed, Fence, Reduced
 from p2pswarm.settings.config import RunConfig
@@ -37,7 +37,7 @@ from p2pswarm.trainer.members.probation import Probation
 from p2pswarm.trainer.members.quarantine import Quarantines
 from p2pswarm.trainer.members.unreachable_pairs import UnreachablePairs
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.reports import FactsKnown, Loaded, RunBegun
+from p2pswarm.trainer.reports.reports import Loaded, RunBegun
 from p2pswarm.trainer.step.ledger import CountResult
 from p2pswarm.trainer.step.reduction import Reductions
 from p2pswarm.trainer.step.step import Phase, Step
@@ -235,11 +235,6 @@ class Coordinator:
             self._balance.on_load(member, note)
             self._step.pace.on_recomputation(by, note.recomputed)
             self._actions.append(Loaded(by, member.stage, note))
-
-    def on_facts(self, by: Incarnation, facts: MemberFacts) -> None:
-        """A member tells of its machine: for people alone."""
-        if self.members.alive(by):
-            self._actions.append(FactsKnown(by, facts))
 
     def on_unreachable_peers(self, by: Incarnation, peers: Iterable[bytes], now_s: float) -> None:
         """A member says from which others of its stage nothing comes at present."""

@@ -17,7 +17,15 @@ from p2pswarm.net.wire.message import Message
 from p2pswarm.progress.events import Report
 from p2pswarm.run.member_view import Incarnation, contact
 from p2pswarm.run.messages.checkpoint import LoadState
-from p2pswarm.run.messages.membership import Join, Leaving, MayLeave, MoveTo, PrepareStage, StandsBy
+from p2pswarm.run.messages.membership import (
+    Join,
+    Leaving,
+    MayLeave,
+    MemberFacts,
+    MoveTo,
+    PrepareStage,
+    StandsBy,
+)
 from p2pswarm.run.messages.state import FetchPieces, FetchSaved
 from p2pswarm.run.messages.trainers import Trainers, Unheard
 from p2pswarm.run.state.base import Snapshot
@@ -39,6 +47,7 @@ from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.members.quarantine import Quarantines
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import (
+    FactsKnown,
     LastLeaves,
     ReferencesKnown,
     RunFinished,
@@ -252,6 +261,9 @@ class CoordinatorIo:
                 connection.leaves = True
                 return
             if self.keeper is not None and self.keeper.on_report(connection.incarnation, note):
+                continue
+            if isinstance(note, MemberFacts) and connection.incarnation is not None:
+                self._context.report(FactsKnown(connection.incarnation, note))
                 continue
             if on_report(self.coordinator, connection.incarnation, note, self.now_s()):
                 self.pump()

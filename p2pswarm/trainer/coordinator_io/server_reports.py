@@ -15,14 +15,7 @@ from p2pswarm.data.samples.references import References
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.field_limits import REASON_CHARS
-from p2pswarm.run.messages.membership import (
-    Apart,
-    CannotPrepare,
-    Load,
-    MemberFacts,
-    Ready,
-    WillLeave,
-)
+from p2pswarm.run.messages.membership import Apart, CannotPrepare, Load, Ready, WillLeave
 from p2pswarm.run.messages.microbatch import (
     Counted,
     Evaluated,
@@ -68,7 +61,7 @@ def on_report(
             coordinator.on_ready(by, note, now_s)
         case WillLeave():
             coordinator.on_leave_request(by, note.grace_s, now_s)
-        case Load() | Alive() | Apart() | CannotPrepare() | MemberFacts():
+        case Load() | Alive() | Apart() | CannotPrepare():
             return _on_word(coordinator, by, note, now_s)
         case _:
             raise BadMessage(f"a {type(note).__name__} where a note is due")
@@ -78,7 +71,7 @@ def on_report(
 def _on_word(
     coordinator: Coordinator,
     by: Incarnation,
-    word: Load | Alive | Apart | CannotPrepare | MemberFacts,
+    word: Load | Alive | Apart | CannotPrepare,
     now_s: float,
 ) -> bool:
     """A member lives. Most say nothing else in half a second, so this must cost next to nothing."""
@@ -86,9 +79,6 @@ def _on_word(
         return False
     if isinstance(word, Apart):
         coordinator.on_unreachable_peers(by, word.peers, now_s)
-        return True
-    if isinstance(word, MemberFacts):
-        coordinator.on_facts(by, word)
         return True
     if isinstance(word, CannotPrepare):
         coordinator.on_preparation_refusal(by, word, now_s)

@@ -4,7 +4,7 @@ import pytest
 
 from p2pswarm.node.progress.reporter import Reporter
 from p2pswarm.plan.moves import Decision
-from p2pswarm.progress.events import Event, Report
+from p2pswarm.progress.events import Departure, Event, Report
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import Load, MemberFacts, PrepareStage
 from p2pswarm.settings.codec_ladder import BoundaryCodecs
@@ -61,7 +61,13 @@ SENTENCES = [
     MemberReady(ANN, 1),
     MemberLost(ANN, 1, "link lost", 3),
     MemberLost(ANN, 1, "it left", 0),
-    MemberLost(ANN, 1, "it moves to stage 2: +11 % for everybody, costs 40 s of its time", 3),
+    MemberLost(
+        ANN,
+        1,
+        "it moves to stage 2: +11 % for everybody, costs 40 s of its time",
+        3,
+        Departure.MOVED,
+    ),
     Replayed(0, (1, 2), "it was late"),
     Replayed(0, (1,), "it was late"),
     VersionsRefused(1, (2,), 1),

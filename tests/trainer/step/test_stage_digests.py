@@ -10,7 +10,7 @@ from trainer.harness import Play
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import DigestsTied, MemberReady
-from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS, StageDigests
+from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS, Agreement, StageDigests
 
 
 def member(number: int) -> Incarnation:
@@ -178,3 +178,15 @@ def test_no_step_is_reduced_before_the_weights_that_it_used_are_compared():
     play.commit(bob, b"w1")
 
     assert {order.incarnation for order in play.seen(act.SendReduce)} == {ann, bob}
+
+
+def test_how_many_digests_agree_is_counted_over_all_stages():
+    ann, bob, cid = map(member, range(1, 4))
+    digests = poll(ann, bob, cid)
+    digests.expect(1, 1, [member(4)])
+    for one, digest in [(ann, b"a"), (bob, b"a"), (cid, b"b")]:
+        digests.on_report(0, 1, one, digest)
+    digests.on_report(1, 1, member(4), b"d")
+
+    assert digests.agreement(1) == Agreement(equal=3, compared=4)
+    assert digests.agreement(2) == Agreement(equal=0, compared=0)
