@@ -1,6 +1,6 @@
 """Make the pictures of the page in docs: from the log of a real run, in a real browser.
 
-    python tests/make_page_pictures.py docs/page_run.events.jsonl
+    python tests/make_page_pictures.py tests/web/small_run.events.jsonl
 
 The replay is at the log's last event, so that the same log gives the same picture but for fonts.
 """

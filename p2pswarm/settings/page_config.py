@@ -18,8 +18,8 @@ class PageConfig:
     """Where the page is, if there is one."""
 
     listen: Annotated[str, Text(LISTEN_CHARS_MAX)] = AUTO
-    """HOST:PORT, without HOST this machine alone; auto: port 4040 or the next that is free, for this machine alone, of trainers and
-    of nodes in a terminal; off: none."""
+    """HOST:PORT, without HOST this machine alone; auto: port 4040 or the next that is free, for
+    this machine alone, of trainers and of nodes in a terminal; off: none."""
     names: tuple[str, ...] = ()
     """Other names under which browsers may open it, as a proxy's (docs/watch.md)."""
 

@@ -96,14 +96,14 @@ def _progress(run: Mapping[str, Any]) -> Iterator[Metric]:
     for state, key in MICROBATCH_STATES.items():
         counts.add_metric((state,), run["counts"][key])
     yield counts
-    if run.get("cost"):
-        cost = CounterMetricFamily(
-            "p2pswarm_cost",
-            "Money that the run has cost, as its members say.",
-            labels=("currency",),
+    if (cost := run.get("cost")) is not None and cost["total"] is not None:
+        money = CounterMetricFamily(
+            "p2pswarm_cost", "What the run has cost, as its members say.", labels=("currency",)
         )
-        cost.add_metric((str(run["cost"].get("currency", "")),), run["cost"].get("spent") or 0.0)
-        yield cost
+        currency = cost["currency"]
+        known = currency.isascii() and currency.isalpha() and currency.isupper()
+        money.add_metric((currency if known else "",), cost["total"])
+        yield money
 
 
 def _stages(run: Mapping[str, Any]) -> Iterator[Metric]:

@@ -457,14 +457,14 @@ function you(own, run) {
 function why(run) {
   const rows = [];
   if (run.why) rows.push(["p", {}, ["b", {}, "Servers stay where they are: "], plain(run.why)]);
-  const waits = run.waits || [];
+  const waits = run.waits || { now: null, stalls: [] };
   rows.push(["h2", {}, "Waits"]);
   if (run.state === "waiting") rows.push(["p", { class: "bad" }, `▲ waits for a server of stage ${run.waiting.stages.join(", ")} since ${ago(run.waiting.since)}`]);
   if (run.state === "stalled") rows.push(["p", { class: "bad" }, `▲ step ${number(run.step + 1)} takes ${ago(run.committed)}, usually ${span(run.usual_step_s)}`]);
-  if (waits.length) rows.push(["ul", { class: "plain" }, ...waits.slice(0, 64).map((wait) => ["li", {}, typeof wait === "string" ? plain(wait) : plain(wait.text), typeof wait.since === "number" ? ` (since ${ago(wait.since)})` : ""])]);
+  if (waits.now) rows.push(["p", { class: "bad" }, `▲ ${plain(waits.now.text)} (seen ${ago(waits.now.at)} ago)`]);
   else if (run.state === "training") rows.push(["p", { class: "good" }, "✓ nobody waits for longer than usual"]);
-  const phases = run.phases;
-  if (phases) rows.push(["h2", {}, "A step’s seconds"], ...phaseRows(phases));
+  if (run.phases) rows.push(["h2", {}, `The seconds of step ${number(run.phases.step)}`], ["p", {}, "Slowest chain: " + plain(run.phases.text)], ...phaseRows(run.phases.stages));
+  if (waits.stalls.length) rows.push(["h2", {}, "Who waited for whom"], ["ul", { class: "plain" }, ...[...waits.stalls].reverse().slice(0, 20).map((stall) => ["li", {}, `${clock(stall.at)}  ${plain(stall.text)}`])]);
   const stalls = [...run.stalls].reverse().slice(0, 20);
   rows.push(["h2", {}, "Steps that took three times as long as usual"]);
   rows.push(stalls.length ? ["table", {}, ["tbody", {}, ...stalls.map((stall) => ["tr", {}, ["td", {}, clock(stall.since)], ["td", {}, `after step ${number(stall.step)}`], ["td", {}, span(stall.seconds) + (stall.until ? "" : ", and it goes on")], ["td", {}, plain(stall.text) || (stall.waiting.length ? `no server of stage ${stall.waiting.join(", ")}` : "")]])]] : ["p", { class: "soft" }, "none"]);
@@ -473,31 +473,40 @@ function why(run) {
   return rows;
 }
 
-function phaseRows(phases) {
-  const table = Array.isArray(phases) ? phases : Object.entries(phases).map(([stage, parts]) => ({ stage, ...(typeof parts === "object" ? parts : { seconds: parts }) }));
-  return table.slice(0, 256).map((row) => {
-    const parts = Object.entries(row).filter(([key, value]) => key !== "stage" && typeof value === "number" && value > 0);
+const PHASES = ["forward_s", "backward_s", "transfer_s", "waiting_s", "averaging_s", "commit_s"];
+
+function phaseRows(stages) {
+  return stages.slice(0, 256).map((row, stage) => {
+    const parts = PHASES.filter((key) => row[key] > 0).map((key) => [key.replace("_s", ""), row[key]]);
     const sum = parts.reduce((all, [, value]) => all + value, 0) || 1;
-    return ["div", {}, ["p", {}, `stage ${plain(row.stage, 20)}: `, parts.map(([key, value]) => `${plain(key.replace(/_s$/, ""), 24)} ${number(value, 2)} s`).join(" · ")],
-      ["div", { class: "phases", "aria-hidden": "true" }, ...parts.map(([key, value]) => ["i", { "width%": (100 * value) / sum, title: key }, plain(key.replace(/_s$/, ""), 24)])]];
+    const busiest = row.busiest ? `; ${plain(row.busiest, 64)} waited least` : "";
+    return ["div", {}, ["p", {}, `stage ${stage}: ${parts.map(([key, value]) => `${key} ${number(value, 2)} s`).join(" · ") || "not measured"}${busiest}`],
+      ["div", { class: "phases", "aria-hidden": "true" }, ...parts.map(([key, value]) => ["i", { "width%": (100 * value) / sum, title: key }, key])]];
   });
 }
 
 // What it costs
 
+const COSTS = {
+  total: "so far", per_hour: "now, an hour", useful_per_mtoken: "a million tokens, useful part", paid_per_mtoken: "a million tokens, all that is paid",
+  budget: "budget", trainer: "trainers", invited: "invited servers", others: "other servers", uncounted: "told by others beyond what counts",
+  joining: "wasted while weights are fetched", idle: "wasted while nothing is computed", again: "wasted on what is computed again", after_end: "after the last step", wasted: "wasted in all",
+};
+
 function moneyLine(cost) {
-  if (!cost || typeof cost.spent !== "number") return "";
-  const currency = plain(cost.currency || "", 8);
-  const per = typeof cost.per_mtoken === "number" ? `${number(cost.per_mtoken, 2)} ${currency}/Mtoken, ` : "";
-  return `${per}${number(cost.spent, 2)} ${currency} so far`;
+  if (!cost || typeof cost.total !== "number") return "";
+  const currency = plain(cost.currency || "", 3);
+  const per = typeof cost.useful_per_mtoken === "number" ? `${number(cost.useful_per_mtoken, 2)} ${currency}/Mtoken, ` : "";
+  return `${per}${number(cost.total, 2)} ${currency} so far${cost.budget ? ` of ${number(cost.budget, 2)}` : ""}`;
 }
 
 function cost(run) {
   if (!run.cost) return [["p", { class: "soft" }, "no price is known: a node tells its own with serve.price_per_hour"]];
-  const rows = Object.entries(run.cost).filter(([, value]) => ["string", "number"].includes(typeof value));
-  return [["p", { class: "verdict" }, moneyLine(run.cost)],
-    ["table", {}, ["tbody", {}, ...rows.slice(0, 64).map(([key, value]) => ["tr", {}, ["th", {}, plain(key.replaceAll("_", " "), 40)], ["td", {}, typeof value === "number" ? number(value, 2) : plain(value)]])]],
-    ["p", { class: "soft" }, "Prices are what the owners of the machines told."]];
+  const rows = Object.entries(COSTS).filter(([key]) => typeof run.cost[key] === "number");
+  const done = run.eta ? [["p", {}, `done ${day(run.eta.at)} ± ${span(run.eta.spread_s)}`]] : [];
+  return [["p", { class: "verdict" }, moneyLine(run.cost)], ...done,
+    ["table", {}, ["tbody", {}, ...rows.map(([key, text]) => ["tr", {}, ["th", {}, text], ["td", {}, number(run.cost[key], 2)]])]],
+    ["p", { class: "soft" }, "Prices are what the owners of the machines told: nobody has checked them."]];
 }
 
 // All of it
