@@ -6,8 +6,11 @@ Needs Debian's chromium, and playwright of PyPI without a browser of its own.
 import contextlib
 import importlib.util
 import shutil
+from pathlib import Path
 
 import pytest
+from make_page_pictures import BYTES_MAX, SHOTS
+from make_page_pictures import main as pictures
 from web.harness import MICROBATCHES, begun, peers, served_page, stepped
 
 from p2pswarm.progress.events import Begun, Checkpointed, Departure, HeldOut, Left, Note, Waiting
@@ -25,6 +28,7 @@ HOSTILE = (
     "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
     "\u202eeman\u2066"
 )
+HERE = Path(__file__).parent
 WIDTHS = {"desktop": (1200, 900), "phone": (390, 844)}
 
 
@@ -205,3 +209,11 @@ async def test_a_day_of_events_takes_less_than_100_mb_of_the_browser():
     used = {one["name"]: one["value"] for one in metrics}
     assert used["JSHeapUsedSize"] < 100e6
     assert used["Nodes"] < 20_000
+
+
+async def test_the_pictures_of_the_docs_are_made_from_a_real_log(tmp_path):
+    await pictures(HERE / "small_run.events.jsonl", tmp_path)
+
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert sizes.keys() == {name for name, *_ in SHOTS}
+    assert all(10_000 < size < BYTES_MAX for size in sizes.values())
