@@ -13,7 +13,7 @@ from p2pswarm.base.errors import RunEnded, SwarmError
 from p2pswarm.base.exception_group import cause_of
 from p2pswarm.base.exit_codes import FAILED, UNREAD, UNUSABLE
 from p2pswarm.base.version import version_text
-from p2pswarm.commands import completion, node, own_node, verify
+from p2pswarm.commands import completion, health, node, own_node, verify
 from p2pswarm.commands.arguments import NobodyReads, OneLineParser
 from p2pswarm.commands.data import flags as data
 from p2pswarm.commands.demo import flags as demo
@@ -28,11 +28,14 @@ from p2pswarm.commands.weights import flags as weights
 from p2pswarm.progress.printable import printable
 
 ALL = (
-    *(node, own_node, data, status, watch, doctor, bug_report, verify, weights, plan, simulate),
-    *(closed_runs, demo, completion),
+    *(node, own_node, data, status, watch, doctor, health, bug_report, verify, weights, plan),
+    *(simulate, closed_runs, demo, completion),
 )
 """In the order of `--help`."""
-REQUIRED = {"aiohttp", "fsspec", "matplotlib", "numpy", "regex", "safetensors", "torch"}
+REQUIRED = {
+    *("aiohttp", "fsspec", "matplotlib", "numpy", "prometheus_client", "regex", "safetensors"),
+    "torch",
+}
 """Libraries that every installation has but one without dependencies (docs/install.md)."""
 
 

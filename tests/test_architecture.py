@@ -22,7 +22,7 @@ FLOORS = """
 base kernels discovery reach trainer
 cli settings progress data/row_formats data/samples
 net/os net/wire data/hub_dataset node/report
-data plan net/crypto tensors/codecs models/boundary_modules models/losses models/formats
+data plan web net/crypto tensors/codecs models/boundary_modules models/losses models/formats
 models/attention
 models/library models/adapters
 models net run/messages data/chats
@@ -43,8 +43,8 @@ trainer/coordinator
 trainer/coordinator_io node/progress
 trainer/leadership node/run
 sim node commands
-testing commands/data commands/demo commands/owner commands/status commands/watch commands/weights
-api commands/doctor commands/plan
+testing commands/data commands/demo commands/owner commands/status commands/weights
+api commands/watch commands/doctor commands/plan
 commands/report commands/simulate
 command_line
 __main__
@@ -69,6 +69,7 @@ SHELL = frozenset(
         "commands/owner/invitations.py",
         "commands/plan/swarm.py",
         "commands/status/ask.py",
+        "commands/watch/afar.py",
         "commands/watch/replay.py",
         "commands/watch/watch.py",
         "discovery/dht/long_values_io.py",
@@ -115,6 +116,7 @@ SHELL = frozenset(
         "node/run/run_entry.py",
         "node/run/run_members.py",
         "node/serve.py",
+        "node/page.py",
         "node/stack/reachability_service.py",
         "node/stack/stack.py",
         "node/train.py",
@@ -168,6 +170,7 @@ SHELL = frozenset(
         "trainer/leadership/participant.py",
         "trainer/leadership/rollback_io.py",
         "trainer/leadership/standby_streams.py",
+        "web/page_server.py",
     }
 )
 """The files that may await or meet the operating system. They pump and never decide."""
@@ -191,6 +194,7 @@ OUTSIDE = {
     "server/devices/rank_processes.py",
     "server/devices/tensor_maps.py",
     "data/hub.py",
+    "web/page_server.py",
 }
 """Places that meet the operating system, so that they import more than asyncio."""
 TORCH = {
@@ -219,6 +223,7 @@ LATE_IMPORTS = {
     "models/registry.py",
     "net/os/web_net.py",
     "node/check.py",
+    "node/page.py",
     "node/progress/curves.py",
     "node/progress/notify_io.py",
     "node/stack/reachability_service.py",

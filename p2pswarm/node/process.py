@@ -6,6 +6,7 @@ wrong.
 """
 
 import asyncio
+import dataclasses
 import gc
 import sys
 import time
@@ -17,8 +18,9 @@ from p2pswarm.net.os.event_loop import run
 from p2pswarm.node.notify_socket import NotifySocket, notify_socket
 from p2pswarm.node.owner_requests import OwnerRequests
 from p2pswarm.node.owner_socket import owner_socket
-from p2pswarm.node.progress.banner import greeting
-from p2pswarm.node.progress.output import STDOUT, dated, reminded
+from p2pswarm.node.page import open_page
+from p2pswarm.node.progress.banner import greeting, page_line
+from p2pswarm.node.progress.output import STDOUT, both, dated, reminded
 from p2pswarm.node.progress.output import write_line as say
 from p2pswarm.node.roles import role_module
 from p2pswarm.node.shutdown import Shutdown, unless
@@ -85,31 +87,36 @@ async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
     if config.leave_at_eof:
         shutdown.watch_stdin()
     ready: tuple[ModuleType, object] | None = None
-    if told_early(config):
-        async with reminded("reading what the settings name", dated(say)):
-            ready = await unless(shutdown.asked, asyncio.to_thread(_prepare, config, identity))
-        if ready is None:
-            return shutdown.code
     owner = OwnerRequests(shutdown.drain)
-    async with (
-        open_stack(config, identity) as node,
-        owner_socket(config, identity.peer_id.short, owner),
-        asyncio.TaskGroup() as tasks,
-    ):
-        contact = node.endpoint.contact
-        for line in greeting(config, contact, time.monotonic() - begun_s):
-            say(line)
-        manager.ready(f"{config.role} {contact}")
-        watch = tasks.create_task(shutdown.watch_role())
-        stopping = tasks.create_task(_tell_stopping(shutdown.asked, manager))
-        node.reachability.tell(say)
-        if ready is None:
-            ready = await asyncio.to_thread(_prepare, config, identity)
-        module, prepared = ready
-        code: int | None = await module.run(node, prepared, shutdown.asked, dated(tell), owner)
-        for task in (watch, stopping):
-            task.cancel()
-        manager.stopping()
+    async with open_page(config, say) as page:
+        if told_early(config):
+            async with reminded("reading what the settings name", dated(say)):
+                ready = await unless(shutdown.asked, asyncio.to_thread(_prepare, config, identity))
+            if ready is None:
+                return shutdown.code
+        async with (
+            open_stack(config, identity) as node,
+            owner_socket(config, identity.peer_id.short, owner),
+            asyncio.TaskGroup() as tasks,
+        ):
+            contact = node.endpoint.contact
+            for line in greeting(config, contact, time.monotonic() - begun_s):
+                say(line)
+            manager.ready(f"{config.role} {contact}")
+            watch = tasks.create_task(shutdown.watch_role())
+            stopping = tasks.create_task(_tell_stopping(shutdown.asked, manager))
+            if page is not None:
+                say(page_line(config, contact, page.line))
+                page.follow(node.endpoint.links)
+            node.reachability.tell(say if page is None else both(page.on_line, say))
+            if ready is None:
+                ready = await asyncio.to_thread(_prepare, config, identity)
+            module, prepared = ready
+            here = dataclasses.replace(node, page=page)
+            code: int | None = await module.run(here, prepared, shutdown.asked, dated(tell), owner)
+            for task in (watch, stopping):
+                task.cancel()
+            manager.stopping()
     return shutdown.code if code is None else code
 
 

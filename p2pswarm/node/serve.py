@@ -30,6 +30,7 @@ from p2pswarm.node.attendance_io import AttendanceClock
 from p2pswarm.node.owner_requests import OwnerRequests
 from p2pswarm.node.progress.event_hub import EventHub, numbers_of
 from p2pswarm.node.progress.event_log import open_event_log, try_event_log
+from p2pswarm.node.progress.output import both
 from p2pswarm.node.progress.server_events import ServerEvents
 from p2pswarm.node.run.closed_run import (
     is_impostor,
@@ -44,6 +45,7 @@ from p2pswarm.node.run.run_end import KnownRun
 from p2pswarm.node.run.run_folder import RunFolder, make_folder
 from p2pswarm.node.run.run_match import genesis_of
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
+from p2pswarm.node.server_page import ServerPage
 from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.machine_name import machine_name
 from p2pswarm.node.stack.stack import NodeStack, Say
@@ -188,11 +190,18 @@ async def run(
     hub, logs = EventHub(numbers_of(b"", stack.identity.peer_id)), contextlib.ExitStack()
     try:
         hub.listen(logs.enter_context(open_event_log(stack.config.serve.log, "serve.log")))
+        shown = None
+        if stack.page is not None:
+            clock = asyncio.get_running_loop().time
+            shown = ServerPage(stack.page, machine_facts(stack.config, device).processor, clock)
+            hub.show_on(stack.page.page, clock)
+            hub.listen(shown.on_event)
         events = ServerEvents(hub, me, machine_name(stack.config), VERSION)
         say = both(events.on_line, say)
+        begins = (lambda _server: None) if shown is None else shown.begin
         async with asyncio.TaskGroup() as tasks:
             keeping = tasks.create_task(attendance.keep())
-            code = await _attend(stack, threads, device, leaving, say, attendance, events)
+            code = await _attend(stack, threads, device, leaving, say, attendance, events, begins)
             keeping.cancel()
         return code
     finally:
@@ -209,6 +218,7 @@ async def _attend(
     say: Say,
     attendance: AttendanceClock,
     events: ServerEvents,
+    begins: Callable[[StageServer], None],
 ) -> int | None:
     """Serve one run after another, as the attendance has it."""
     choice = run_choice(stack.config, stack.identity.peer_id)
@@ -221,7 +231,7 @@ async def _attend(
             await unless(leaving, attendance.until_serving())
             continue
         served = await _serve_while_present(
-            stack, choice, threads, device, leaving, say, attendance, events
+            stack, choice, threads, device, leaving, say, attendance, events, begins
         )
         if served is None or leaving.is_set():
             continue
@@ -241,13 +251,15 @@ async def _serve_while_present(
     say: Say,
     attendance: AttendanceClock,
     events: ServerEvents,
+    begins: Callable[[StageServer], None],
 ) -> ServedRun | None:
     """As `serve_next`, but None also if the server is to rest, or ends by itself."""
     leave = LeaveRequest()
     async with asyncio.TaskGroup() as tasks:
         following: list[asyncio.Task[None]] = []
 
-        def begins(server: StageServer) -> None:
+        def follow(server: StageServer) -> None:
+            begins(server)
             while following:
                 following.pop().cancel()
             following.append(tasks.create_task(attendance.follow(server.seeker)))
@@ -391,16 +403,6 @@ def machine_facts(config: NodeConfig, device: torch.device) -> MemberFacts:
     threads = min(torch.get_num_threads(), THREADS_MAX)
     name, region = machine_name(config), config.region
     return MemberFacts(name, printable(kind[:NAME_CHARS_MAX]), threads, region, VERSION)
-
-
-def both(first: Say, second: Say) -> Say:
-    """Return what says a line twice."""
-
-    def say(line: str) -> None:
-        first(line)
-        second(line)
-
-    return say
 
 
 def kept_pieces(state: Path | None) -> PartialFolder | None:

@@ -54,6 +54,7 @@ from p2pswarm.node.serve import check as check_server
 from p2pswarm.node.serve import tensors_within
 from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.machine_name import machine_name
+from p2pswarm.node.stack.node_page import NodePage
 from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.progress.events import Event, Report
 from p2pswarm.run.access.grant import Access
@@ -72,6 +73,7 @@ from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext, rais
 from p2pswarm.trainer.leadership.participant import Trainer
 from p2pswarm.trainer.reports.leadership import Leads
 from p2pswarm.trainer.reports.reports import ReferencesKnown, RunFinished, WentBack
+from p2pswarm.web.health import HealthAnswer
 
 SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small model's weights
 MEET_EVERY_S = 5.0  # a standby looks for other trainers; the coordinator tells it of most
@@ -114,6 +116,7 @@ async def run(
             _alone(stack, entry.identity, say),
             open_trainer(stack, corpus, account.tell, entry, lost.on_loss, account) as trainer,
         ):
+            show_trainer(stack.page, config.run.name, trainer)
             ended = await unless(leaving, unless(account.spent, trainer.run()))
             broke = account.spent.is_set() and ended is None and not leaving.is_set()
             if ended is not None and ended.failed:
@@ -182,7 +185,10 @@ class LostText:
 
 def event_hub(stack: NodeStack, entry: RunEntry) -> EventHub:
     """Return what numbers the events of this process, and passes them on."""
-    return EventHub(numbers_of(entry.identity.run, stack.identity.peer_id))
+    hub = EventHub(numbers_of(entry.identity.run, stack.identity.peer_id))
+    if stack.page is not None:
+        hub.show_on(stack.page.page, asyncio.get_running_loop().time)
+    return hub
 
 
 @contextlib.asynccontextmanager
@@ -374,6 +380,22 @@ async def _context(
         cost=account.cost,
         price=own_price(config.train),
     )
+
+
+def show_trainer(page: NodePage | None, name: str, trainer: Trainer) -> None:
+    """Have the page, if there is one, say what this trainer does, to its owner and to probes."""
+    if page is None:
+        return
+
+    def state() -> HealthAnswer:
+        if trainer.leads:
+            return HealthAnswer(ok=True, why="leads the run")
+        if trainer.watch.enlisted:
+            return HealthAnswer(ok=True, why="stands by")
+        return HealthAnswer(ok=False, why="looks for the trainer that leads")
+
+    page.of_role = lambda: {"run": name, "state": state().why}
+    page.page.health.of_role = state
 
 
 def standing_of(trainer: Trainer) -> RunRole:

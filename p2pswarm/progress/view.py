@@ -248,10 +248,10 @@ class RunView:
             return self.stepped.step
         return self.begun.done if self.begun else 0
 
-    def to_json(self, now_s: float, events: int = EVENTS_SHOWN) -> Snapshot:
+    def to_json(self, now_s: float, events: int = EVENTS_SHOWN, *, curves: bool = True) -> Snapshot:
         """The run at `now_s` as plain values that JSON has, of bounded size.
 
-        `events`: how many of the newest events are in it.
+        `events`: how many of the newest events are in it; `curves`: they are most of its bytes.
         """
         step, begun = self.stepped, self.begun
         ago_s = self.committed_ago_s(now_s)
@@ -264,6 +264,7 @@ class RunView:
             "step": self.step,
             "steps": begun.steps if begun else 0,
             "step_tokens": begun.step_tokens if begun else 0,
+            "microbatches": begun.microbatches if begun else 0,
             "parameters": begun.parameters if begun else 0,
             "model": shown(begun.model, NAME_CHARS) if begun else "",
             "optimizer": shown(begun.optimizer, NAME_CHARS) if begun else "",
@@ -302,13 +303,17 @@ class RunView:
             },
             "totals": self._totals(now_s),
             "stalls": [_stall(each, now_s) for each in self.stalls(now_s)],
-            "curves": {name: _points(curve.points) for name, curve in self._curves.items()},
+            "curves": self.curves() if curves else {},
             "hours": [dataclasses.asdict(hour) for hour in self._hours],
             "nodes": {by: dataclasses.asdict(node) for by, node in self._nodes.items()},
             "ended": shown(self.ended.outcome) if self.ended else "",
             **self._outlook(now_s),
             "events": self.events(events),
         }
+
+    def curves(self) -> dict[str, list[list[float]]]:
+        """Each curve as points of step, time and value."""
+        return {name: _points(curve.points) for name, curve in self._curves.items()}
 
     def events(self, most: int = EVENTS_KEPT) -> list[dict[str, Any]]:
         """The newest events that are sentences, the newest last."""

@@ -16,6 +16,7 @@ from p2pswarm.settings.limits import (
     OneOf,
     Text,
 )
+from p2pswarm.settings.page_config import PageConfig
 from p2pswarm.settings.service_hours import HoursText, LeaveWhen
 from p2pswarm.settings.train_config import TrainConfig
 
@@ -187,6 +188,7 @@ class NodeConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
+    page: PageConfig = field(default_factory=PageConfig)
 
     @property
     def key_file(self) -> Path | None:

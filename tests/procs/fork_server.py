@@ -27,7 +27,7 @@ if sys.platform != "win32":
 PRELOADED = (
     *("p2pswarm.cli", "p2pswarm.command_line", "p2pswarm.node.process", "p2pswarm.node.roles"),
     *("p2pswarm.node.serve", "p2pswarm.node.train", "p2pswarm.net.os.event_loop"),
-    *("p2pswarm.commands.status.ask", "p2pswarm.server.devices.rank"),
+    *("p2pswarm.commands.status.ask", "p2pswarm.server.devices.rank", "p2pswarm.web.page_server"),
     *("torch._dynamo", "cryptography.hazmat.backends.openssl.backend"),  # by first use of theirs
 )
 COMMAND = "p2pswarm.cli:main"

@@ -6,7 +6,7 @@ Errors:  Unusable for a file that cannot be read, or that has no event.
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -16,17 +16,22 @@ from rich.live import Live
 from p2pswarm.base.exit_codes import INTERRUPTED
 from p2pswarm.commands.arguments import say, say_beside
 from p2pswarm.commands.watch.replay import replay
+from p2pswarm.node.page import places_of, served, token_of
 from p2pswarm.node.progress.event_files import read_events
 from p2pswarm.node.progress.output import STDOUT, time_of
+from p2pswarm.node.stack.node_page import page_link
 from p2pswarm.progress.event_lines import EventLine
 from p2pswarm.progress.page import LineFormat, page
 from p2pswarm.progress.printable import printable
 from p2pswarm.progress.view import RunView
+from p2pswarm.settings.page_config import AUTO, OFF, PageConfig
+from p2pswarm.web.health import HealthAnswer
+from p2pswarm.web.run_page import RunPage
 
 DRAW_EVERY_S = 0.1  # faster than eyes, and slower than a log is read
 
 
-def main(files: Sequence[Path], run: str, *, speed: float, as_json: bool) -> int:
+def main(files: Sequence[Path], run: str, *, speed: float, page: PageConfig, as_json: bool) -> int:
     """Show the run of these files; returns the exit code."""
     events = read_events(files, run, lambda remark: say_beside(printable(remark)))
     if as_json:
@@ -36,27 +41,68 @@ def main(files: Sequence[Path], run: str, *, speed: float, as_json: bool) -> int
         say(json.dumps(summary(view), allow_nan=False))
         return 0
     console = Console(file=cast(IO[str], STDOUT))
-    if not console.is_terminal:
+    if not console.is_terminal and page.listen in (AUTO, OFF):
         lines = LineFormat(0.0)
         for told in events:
             if text := lines.line(told.event, told.at, time_of(told.at)):
                 say(printable(text))
         return 0
     try:
-        asyncio.run(draw(replay(events, speed), console))
+        asyncio.run(show(replay(events, speed), console, page))
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
 
 
-async def draw(events: AsyncIterator[EventLine], console: Console) -> None:
+async def show(
+    events: AsyncIterator[EventLine],
+    console: Console,
+    config: PageConfig,
+    wall: Callable[[], float] | None = None,
+) -> None:
+    """Show a run in the terminal and on a page, to its last event; the page stays for who reads.
+
+    `wall`: the wall clock; None: that of the newest event, as in a replay.
+    """
+    view, clock = RunView(), asyncio.get_running_loop().time
+    now = wall or (lambda: view.newest_at or 0.0)
+    shown = RunPage("watch", clock(), now)
+    shown.view = view
+    shown.health.of_role = lambda: HealthAnswer(ok=True, why="shows a run")
+    places = places_of(config, "watch", in_terminal=console.is_terminal)
+    if not places:
+        await draw(events, console, view, now)
+        return
+    token = token_of(None)
+    async with served(shown, places, token, config.names) as address:
+        say(f"page {page_link(address, token)}")
+        await draw(with_page(events, shown, clock), console, view, now)
+        say("that is all; the page stays until Ctrl-C")
+        await asyncio.Event().wait()
+
+
+async def with_page(
+    events: AsyncIterator[EventLine], shown: RunPage, clock: Callable[[], float]
+) -> AsyncIterator[EventLine]:
+    """Give the same events, and have a page show each when it was taken."""
+    async for told in events:
+        yield told
+        shown.on_line(told, clock())
+
+
+async def draw(
+    events: AsyncIterator[EventLine], console: Console, view: RunView, now: Callable[[], float]
+) -> None:
     """Draw the page of a run whose events come from anywhere, to the last one."""
-    view, clock, next_s = RunView(), asyncio.get_running_loop().time, 0.0
+    clock, next_s = asyncio.get_running_loop().time, 0.0
+    if not console.is_terminal:
+        async for told in events:
+            view.on_event(told)
+        return
     with Live(console=console, auto_refresh=False) as live:
 
         def refresh() -> None:
-            now_s = view.newest_at or 0.0
-            run = view.to_json(now_s)
+            run = view.to_json(now())
             live.update(page(run, f"run {run['name']}", time_of), refresh=True)
 
         try:

@@ -25,6 +25,17 @@ def greeting(config: NodeConfig, own: Contact, ready_s: float) -> list[str]:
     return [*lines, f"{command} --config serve.toml", "where serve.toml says", "  [serve]", *needed]
 
 
+def page_line(config: NodeConfig, own: Contact, page: str) -> str:
+    """The line of a node's page; a trainer's says how its run is watched from elsewhere."""
+    if config.role != "trainer":
+        return page
+    through = config.bootstrap[0] if config.bootstrap else own.address
+    afar = f"p2pswarm watch --bootstrap {through}"
+    if config.train.closed or config.run.closed:
+        afar += " --invite TEXT"
+    return f"run {config.run.name!r}: {page}   (also from afar: {afar})"
+
+
 def _serve_settings(run: RunConfig) -> list[str]:
     """Return what a server has to say in its own settings, since no manifest may say it."""
     model = run.model

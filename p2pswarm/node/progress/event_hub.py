@@ -11,6 +11,7 @@ from p2pswarm.checkpoint.names import RUN_HEX
 from p2pswarm.progress.event_lines import EventLine, EventNumbers
 from p2pswarm.progress.events import Event
 from p2pswarm.progress.view import RunView
+from p2pswarm.web.run_page import RunPage
 
 Listener = Callable[[EventLine], None]
 
@@ -40,3 +41,8 @@ class EventHub:
         """Give a listener the events from now on; returns what ends that."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
+
+    def show_on(self, page: RunPage, clock: Callable[[], float]) -> None:
+        """Have a page show this run from now on."""
+        page.view = self.view
+        self.listen(lambda told: page.on_line(told, clock()))

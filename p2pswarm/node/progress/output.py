@@ -49,6 +49,16 @@ def dated(say: Callable[[str], None]) -> Callable[[str], None]:
     return lambda line: say(f"{shown_time()}  {line}")
 
 
+def both(first: Callable[[str], object], second: Callable[[str], object]) -> Callable[[str], None]:
+    """Return what says a line twice."""
+
+    def say(line: str) -> None:
+        first(line)
+        second(line)
+
+    return say
+
+
 @contextlib.asynccontextmanager
 async def output(kind: str, title: str) -> AsyncIterator[Tell]:
     """Show the events of a run while this block lasts; `kind`: as in the settings."""

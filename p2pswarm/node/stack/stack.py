@@ -37,6 +37,7 @@ from p2pswarm.net.os.web_net import WebNet
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.node.stack.addresses import announced, places_to_listen, seeds, why_nobody
 from p2pswarm.node.stack.known_cards import KnownCards
+from p2pswarm.node.stack.node_page import NodePage
 from p2pswarm.node.stack.reachability_service import ReachabilityService, circuit_files, relaying
 from p2pswarm.reach.nat.dial_back_io import DialBackServer
 from p2pswarm.reach.punch.puncher import Puncher
@@ -70,6 +71,8 @@ class NodeStack:
     """Finds out how others reach us, and announces it."""
     directories: dict[bytes, RunDirectory] = field(default_factory=dict)
     """Those of the runs that this node takes part in; see `node/run/run_members.py`."""
+    page: NodePage | None = None
+    """What browsers show of this node, if it has a page."""
 
 
 @contextlib.asynccontextmanager

@@ -25,6 +25,7 @@ from p2pswarm.progress.events import (
     Started,
     Stepped,
 )
+from p2pswarm.progress.view import RunView
 from p2pswarm.sim.loop import run as in_virtual_time
 
 COUNTS = MicrobatchCounts(8, 8, 0)
@@ -134,7 +135,8 @@ def test_a_terminal_shows_the_page_to_the_end_of_the_run():
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120, height=40)
 
-    in_virtual_time(draw(replay(RUN, 60.0), console), 1)
+    view = RunView()
+    in_virtual_time(draw(replay(RUN, 60.0), console, view, lambda: view.newest_at or 0.0), 1)
 
     assert "done after 3 steps: all steps are done" in screen.getvalue()
     assert "3 of 3" in screen.getvalue()

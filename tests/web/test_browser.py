@@ -1,0 +1,219 @@
+"""The page in a real browser: what it shows, that hostile names stay text, and that it comes back.
+
+Needs Debian's chromium, and playwright of PyPI without a browser of its own.
+"""
+
+import contextlib
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+from make_page_pictures import BYTES_MAX, SHOTS
+from make_page_pictures import main as pictures
+from web.harness import MICROBATCHES, begun, peers, served_page, stepped
+
+from p2pswarm.progress.events import Begun, Checkpointed, Departure, HeldOut, Left, Note, Waiting
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+HAS_PLAYWRIGHT = importlib.util.find_spec("playwright") is not None
+pytestmark = [
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt-get install chromium"),
+    pytest.mark.skipif(not HAS_PLAYWRIGHT, reason="no playwright here: pip install playwright"),
+    pytest.mark.timeout(300),  # a browser on a busy machine
+]
+HOSTILE = (
+    "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+    "\u202eeman\u2066"
+)
+HERE = Path(__file__).parent
+WIDTHS = {"desktop": (1200, 900), "phone": (390, 844)}
+
+
+@contextlib.asynccontextmanager
+async def browser():
+    async_api = importlib.import_module("playwright.async_api")
+    async with async_api.async_playwright() as tools:
+        chromium = await tools.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        try:
+            yield chromium
+        finally:
+            await chromium.close()
+
+
+@contextlib.asynccontextmanager
+async def opened(fed, kind="desktop", scheme="light"):
+    """A tab that shows the page, and what went wrong in it."""
+    width, height = WIDTHS[kind]
+    async with browser() as chromium:
+        context = await chromium.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme
+        )
+        tab = await context.new_page()
+        wrong = []
+        tab.on("console", lambda said: wrong.append(said.text))
+        tab.on("pageerror", lambda error: wrong.append(str(error)))
+        here = f"http://{fed.address}/"
+        tab.on(
+            "request",
+            lambda asked: wrong.append(asked.url) if not asked.url.startswith(here) else None,
+        )
+        await tab.goto(fed.link)
+        yield tab, wrong
+
+
+async def shows(tab, selector, text):
+    await tab.locator(selector, has_text=text).first.wait_for(timeout=60_000)
+
+
+async def test_the_owner_sees_the_run_its_stages_and_what_is_lost():
+    async with served_page() as fed:
+        fed.tell(
+            *begun(),
+            *(stepped(step) for step in range(1, 30)),
+            peers(),
+            HeldOut(20, 3.1),
+            after_s=0.1,
+        )
+        async with opened(fed) as (tab, wrong):
+            await shows(tab, "#top", "✓ fine")
+            assert tab.url == f"http://{fed.address}/"
+            await shows(tab, "#top", "29 / 2\u202f000")
+            await shows(tab, ".stage[data-stage='0'] .machines", "machine-0")
+            await shows(tab, "#once", f"{MICROBATCHES * 29}")
+            assert await tab.locator("svg .one").count() == 2
+
+            fed.tell(Left("peer1", 1, Departure.LOST, "no answer for 2.1 s", 5, "machine-1"))
+            fed.tell(Left("peer3", 1, Departure.SILENT, "no answer for 3.3 s", 0, "machine-3"))
+            fed.tell(Waiting((1,)))
+            await shows(tab, ".gone", "no answer for 2.1 s")
+            await shows(tab, ".stage.empty", "nobody")
+            await shows(tab, "#top", "stage 1 has no server")
+            await shows(tab, "#list", "5 microbatches")
+
+            await tab.fill("#filter", "3.3 s")
+            await tab.locator("#list li").nth(0).wait_for()
+            await tab.wait_for_function("document.querySelectorAll('#list li').length === 1")
+            assert wrong == []
+
+
+async def test_a_stalled_run_shows_a_rate_of_0_and_its_age():
+    async with served_page() as fed:
+        fed.tell(*begun(), *(stepped(step) for step in range(1, 30)), after_s=1.0)
+        async with opened(fed) as (tab, _):
+            await shows(tab, "#top", "18.4 k")
+
+            fed.wall.at += 94.0
+
+            await shows(tab, "#top", "0 (last commit 9")
+            await shows(tab, "#top", "stands still")
+
+
+async def test_hostile_names_and_reasons_are_text():
+    async with served_page() as fed:
+        fed.tell(
+            Begun(HOSTILE, "trainer", HOSTILE, HOSTILE, steps=5, stages=1, model=HOSTILE),
+            *begun(1, 1)[1:],
+        )
+        fed.tell(Note(HOSTILE), Left("peer0", 0, Departure.WRONG, HOSTILE, 0, HOSTILE))
+        fed.tell(Checkpointed(1, HOSTILE, 0.1), stepped(1))
+        async with opened(fed) as (tab, wrong):
+            await shows(tab, "#list", "<img src=x")
+            for part in ("/you", "/why", "/cost", "/"):
+                await tab.click(f"nav a[href='{part}']")
+                await tab.wait_for_function(
+                    "document.querySelector('nav a[aria-current]') !== null"
+                )
+            text = await tab.inner_text("body")
+
+            assert await tab.locator("img").count() == 0
+            assert await tab.locator("body script").count() == 0
+            assert not await tab.evaluate("document.title === 'owned'")
+            assert "\u202e" not in text
+            assert "\u2066" not in text
+            assert wrong == []
+
+
+async def test_the_page_says_that_the_node_is_gone_and_comes_back_with_it():
+    async with served_page() as fed:
+        fed.tell(*begun(), *(stepped(step) for step in range(1, 30)))
+        tabs = contextlib.AsyncExitStack()
+        tab, _ = await tabs.enter_async_context(opened(fed))
+        await shows(tab, "#top", "29 / 2")
+        await fed.server.close()
+
+        await shows(tab, "#lost:not([hidden])", "the node does not answer")
+        assert "29" in await tab.inner_text("#top")
+    async with tabs, served_page(fed.address.port) as later:
+        later.tell(*begun(), stepped(1), stepped(2))
+
+        await shows(tab, "#top", "2 / 2")
+        await tab.locator("#lost").wait_for(state="hidden", timeout=60_000)
+        assert await tab.locator("#list li[data-event='begun']").count() == 1
+
+
+async def test_without_the_link_there_is_one_sentence():
+    async with served_page() as fed, browser() as chromium:
+        tab = await chromium.new_page()
+
+        answer = await tab.goto(f"http://{fed.address}/")
+
+        assert answer.status == 401
+        assert "open the link that it printed" in await tab.inner_text("body")
+
+
+@pytest.mark.parametrize(("kind", "scheme"), [("phone", "dark"), ("desktop", "light")])
+async def test_nothing_is_wider_than_the_screen_and_text_is_readable(kind, scheme):
+    async with served_page() as fed:
+        fed.tell(
+            *begun(4, 20), *(stepped(step) for step in range(1, 30)), peers(4, 20), after_s=0.1
+        )
+        async with opened(fed, kind, scheme) as (tab, _):
+            await shows(tab, "#top", "training")
+            width = await tab.evaluate("document.documentElement.scrollWidth")
+            ink, back = await tab.evaluate(
+                "(style => [style.color, style.backgroundColor])(getComputedStyle(document.body))"
+            )
+
+    assert width <= WIDTHS[kind][0]
+    assert abs(brightness(ink) - brightness(back)) > 0.6
+
+
+def brightness(colour):
+    numbers = [int(part) for part in colour.partition("(")[2].rstrip(")").split(",")[:3]]
+    return sum(numbers) / (3 * 255)
+
+
+@pytest.mark.full
+async def test_a_day_of_events_takes_less_than_100_mb_of_the_browser():
+    async with served_page() as fed:
+        fed.tell(*begun(4, 20))
+        async with opened(fed) as (tab, _):
+            await shows(tab, "#top", "shakespeare")
+            for hour in range(24):
+                for step in range(3_600):
+                    fed.tell(stepped(hour * 3_600 + step + 1), after_s=1.0)
+                fed.tell(peers(4, 20))
+                for number in range(200):
+                    fed.page.streams.on_line(
+                        f'{{"at":{fed.wall.at},"by":"k","event":"note","text":"n {number}"}}'
+                    )
+                await shows(tab, "#top", f"{hour * 3_600 + 3_600:,} /".replace(",", "\u202f"))
+            session = await tab.context.new_cdp_session(tab)
+            await session.send("HeapProfiler.collectGarbage")
+            await session.send("Performance.enable")
+            metrics = (await session.send("Performance.getMetrics"))["metrics"]
+
+    used = {one["name"]: one["value"] for one in metrics}
+    assert used["JSHeapUsedSize"] < 100e6
+    assert used["Nodes"] < 20_000
+
+
+async def test_the_pictures_of_the_docs_are_made_from_a_real_log(tmp_path):
+    await pictures(HERE / "small_run.events.jsonl", tmp_path)
+
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert sizes.keys() == {name for name, *_ in SHOTS}
+    assert all(10_000 < size < BYTES_MAX for size in sizes.values())
