@@ -27,7 +27,7 @@ TEXT_CHARS_MAX = 500  # of an event's sentence
 STEP_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0)
 
 
-class StepTimes:
+class StepHistogram:
     """How long steps took, in the buckets of a histogram."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class RunPage:
         self.view = RunView()
         """The run; whoever gives events to the page gives them to this first."""
         self.streams = EventStreams()
-        self.step_times = StepTimes()
+        self.step_times = StepHistogram()
         self.own: Callable[[], Mapping[str, object]] = dict
         """What the node says of itself: the part YOU."""
         self.traffic: Callable[[], Mapping[tuple[str, str], int]] = dict

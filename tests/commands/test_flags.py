@@ -265,6 +265,7 @@ COMMANDS = [
     "explain",
     "watch",
     "doctor",
+    "health",
     "verify",
     "generate",
     "evaluate",

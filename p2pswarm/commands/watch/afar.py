@@ -11,6 +11,7 @@ from typing import IO, cast
 from rich.console import Console
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.base.exit_codes import INTERRUPTED
 from p2pswarm.checkpoint.names import RUN_HEX
 from p2pswarm.commands.status.ask import answer_of, found_out, statuses
 from p2pswarm.commands.status.texts import as_lines
@@ -18,7 +19,6 @@ from p2pswarm.commands.watch.distant_run import ASK_EVERY_S, DistantRun
 from p2pswarm.commands.watch.watch import show
 from p2pswarm.node.progress.output import STDOUT
 from p2pswarm.node.progress.reporter import begun
-from p2pswarm.node.shutdown import INTERRUPTED
 from p2pswarm.node.stack.stack import NodeStack
 from p2pswarm.progress.event_lines import EventLine, EventNumbers
 from p2pswarm.run.manifest import RunOffer
