@@ -127,6 +127,7 @@ class PageServer(Closing):
         for transport in list(self._transports.values()):
             transport.abort()
         self._listener.close()
+        await asyncio.sleep(0)  # their sockets close in the loop's next turn
 
     async def _accept(self) -> None:
         while True:
@@ -142,15 +143,15 @@ class PageServer(Closing):
                     accepted.close()
             if accepted.fileno() == -1:
                 continue
-            try:
-                transport, _ = await self._loop.connect_accepted_socket(
-                    functools.partial(_itself, handler), accepted
-                )
-            except OSError:
-                self._slots.on_close(handler)
-                accepted.close()
-                continue
-            self._transports[handler] = transport
+            with contextlib.ExitStack() as undo:  # also if the server closes meanwhile
+                undo.callback(accepted.close)
+                undo.callback(self._slots.on_close, handler)
+                with contextlib.suppress(OSError):  # the connection is over already
+                    transport, _ = await self._loop.connect_accepted_socket(
+                        functools.partial(_itself, handler), accepted
+                    )
+                    self._transports[handler] = transport
+                    undo.pop_all()
 
     async def _tick(self) -> None:
         while True:
