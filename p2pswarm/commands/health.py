@@ -10,6 +10,7 @@ import http.client
 import json
 from dataclasses import dataclass
 
+from p2pswarm.base.errors import one_line
 from p2pswarm.base.ids import Address
 from p2pswarm.commands.arguments import Commands, add_json, file_path, say
 from p2pswarm.progress.printable import printable
@@ -93,7 +94,7 @@ def asked(page: Address, path: str) -> ProbeAnswer:
             answer.status == OK and found["ok"] is True, printable(str(found["why"]))
         )
     except (OSError, http.client.HTTPException) as error:
-        return ProbeAnswer(ok=False, why=f"{page} does not answer: {error or 'in time'}")
+        return ProbeAnswer(ok=False, why=printable(f"{page} does not answer: {one_line(error)}"))
     except (ValueError, KeyError, TypeError):
         return ProbeAnswer(ok=False, why=f"{page} is no page of a node")
     finally:
