@@ -99,7 +99,7 @@ async def swarm(folder: Path) -> AsyncIterator[tuple[EventHub, Turns]]:
         emulated=True,
         model=ModelConfig(d_model=64, heads=4, layers=4, sequence_length=64),
         batch=BatchConfig(rows=1, microbatches=MICROBATCHES),
-        balance=BalanceConfig(rule="none"),
+        balance=BalanceConfig(rule="off"),
     )
     config = NodeConfig(
         role="trainer",

@@ -9,6 +9,7 @@ import torch
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.os.event_loop import run as run_loop
 from p2pswarm.node import serve
+from p2pswarm.node.owner_requests import OwnerRequests
 from p2pswarm.node.shutdown import LeaveRequest
 from p2pswarm.node.stack.stack import open_stack
 from p2pswarm.settings.node_config import NodeConfig, ServeConfig
@@ -25,6 +26,12 @@ async def main(address: str, servers: int, forward_s: float) -> None:
             tasks.create_task(one(address, forward_s, leave, f"machine-{number}"))
 
 
+def refused(line: str) -> None:
+    """Say why a server does not serve; all else is not worth a line."""
+    if "cannot" in line:
+        print(line, file=sys.stderr)
+
+
 async def one(address: str, forward_s: float, leave: LeaveRequest, name: str) -> None:
     """One node that serves."""
     config = NodeConfig(
@@ -36,7 +43,8 @@ async def one(address: str, forward_s: float, leave: LeaveRequest, name: str) ->
     )
     with identity_from(None) as identity:
         async with open_stack(config, identity) as stack:
-            await serve.run(stack, torch.device("cpu"), leave, lambda _line: None)
+            owner = OwnerRequests(leave.set)
+            await serve.run(stack, torch.device("cpu"), leave, refused, owner)
 
 
 if __name__ == "__main__":
