@@ -1,6 +1,7 @@
 """The command line as a value, and its exit code.
 
-Errors:  one line on stderr; exit code 2 for what the user can correct, 1 for a run that failed.
+Errors:  one line on stderr; exit code 2 for what the user can correct, 1 for a run or a device
+         that failed.
 """
 
 import argparse
@@ -8,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from p2pswarm.base.errors import RunEnded, SwarmError
+from p2pswarm.base.errors import DeviceLost, RunEnded, SwarmError
 from p2pswarm.base.exception_group import cause_of
 from p2pswarm.base.exit_codes import FAILED, UNREAD, UNUSABLE
 from p2pswarm.base.version import VERSION
@@ -62,4 +63,4 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _failed(error: SwarmError) -> int:
     sys.stderr.write(f"error: {printable(str(error))}\n")
-    return FAILED if isinstance(error, RunEnded) else UNUSABLE
+    return FAILED if isinstance(error, RunEnded | DeviceLost) else UNUSABLE

@@ -12,14 +12,13 @@ from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import create_durably
+from p2pswarm.net.crypto.file_readers import open_to_others
 from p2pswarm.net.crypto.identity import KEY_BYTES, Identity
 
 try:
     import fcntl
 except ImportError:  # Windows: no lock and no mode bits to check
     fcntl = None  # type: ignore[assignment]
-
-OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 @contextlib.contextmanager
@@ -53,7 +52,7 @@ def _checked_key(descriptor: int, path: Path) -> bytes:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise Unusable(f"identity file {path} is not a file: name another with --identity")
-    if fcntl and status.st_mode & OTHERS:
+    if open_to_others(status):
         raise Unusable(f"identity file {path} is open to other users: run chmod 600 {path}")
     if status.st_size != KEY_BYTES:
         raise Unusable(

@@ -1,0 +1,37 @@
+# What a batch job does with its node. The job goes back to the queue while work is left:
+#
+#   source requeue.sh
+#   run_node p2pswarm node --config stage.toml
+#
+# Slurm requeues by itself what is preempted, and no job for its exit code. Before the time limit it
+# signals the batch shell alone (--signal=B:TERM@60), so the shell passes SIGTERM on.
+
+run_node() {
+    local code tries=3
+    asked= again= node=
+    trap 'asked=yes again=yes; [ -z "$node" ] || kill -TERM "$node" 2> /dev/null' TERM
+    while :; do
+        "$@" &
+        node=$!
+        [ -z "$asked" ] || kill -TERM "$node" 2> /dev/null  # it came before the node did
+        while :; do  # a signal ends `wait` before the node ends
+            again=
+            wait "$node"
+            code=$?
+            [ -n "$again" ] || break
+        done
+        case $code in
+            0 | 2 | 129 | 130) exit "$code" ;;  # nothing is left to do, or only a person can do it
+            143) break ;;  # the work goes on elsewhere, and here when the queue gives a machine again
+        esac
+        tries=$((tries - 1))  # it failed: a bad card fails again, so not for ever
+        if [ -n "$asked" ] || [ "$tries" -le 0 ]; then
+            exit "$code"
+        fi
+    done
+    # RUNNING: the time limit is near. Of a job that scancel ends, or that Slurm preempts, it says otherwise.
+    if [ "$(squeue --noheader --job "$SLURM_JOB_ID" --format %T)" = RUNNING ]; then
+        scontrol requeue "$SLURM_JOB_ID"
+    fi
+    exit 143
+}
