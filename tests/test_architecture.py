@@ -219,8 +219,9 @@ LATE_IMPORTS = {
     "node/progress/wandb_curves.py",
     "node/roles.py",
 }
-"""Who loads torch, aiohttp, pyarrow, wandb, numba, zstandard or transformers only when it is asked to: the
-package's own names, the roles of a node, a run's model, WebSocket, parquet, and compiled loops."""
+"""Who loads torch, aiohttp, pyarrow, wandb, numba, zstandard or transformers only when it is asked
+to: the package's own names, the roles of a node, a run's model, WebSocket, parquet, files that are
+compressed, and compiled loops."""
 OFFERS = {"data/__init__.py", "models/__init__.py"}
 """What programs see as `p2pswarm.data` and `p2pswarm.models`: these name what they offer."""
 FOLDER_FILES_MAX = 20  # directly in a folder
