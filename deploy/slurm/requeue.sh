@@ -24,11 +24,11 @@ run_node() {
             0 | 2 | 129 | 130) exit "$code" ;;  # nothing is left to do, or only a person can do it
             143) break ;;  # the work goes on elsewhere, and here when the queue gives a machine again
         esac
-        tries=$((tries - 1))  # it failed: a bad card fails again, so not for ever
-        if [ -n "$asked" ] || [ "$tries" -le 0 ]; then
-            exit "$code"
-        fi
+        [ -z "$asked" ] || break  # it was asked to leave, and failed at that
+        tries=$((tries - 1))      # it failed: a bad card fails again, so not for ever
+        [ "$tries" -gt 0 ] || exit "$code"
     done
+    trap '' TERM  # nobody is left to hear it
     # RUNNING: the time limit is near. Of a job that scancel ends, or that Slurm preempts, it says otherwise.
     if [ "$(squeue --noheader --job "$SLURM_JOB_ID" --format %T)" = RUNNING ]; then
         scontrol requeue "$SLURM_JOB_ID"

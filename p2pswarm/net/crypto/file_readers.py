@@ -21,18 +21,17 @@ ROOT = 0  # it reads all files, whatever their bits say
 
 def open_to_others(status: os.stat_result) -> bool:
     """Return whether others may read or write the file with this status."""
-    if pwd is None:
-        return False
-    if status.st_mode & stat.S_IRWXO:
-        return True
-    if not status.st_mode & stat.S_IRWXG:
-        return False
+    for_all, for_group = status.st_mode & stat.S_IRWXO, status.st_mode & stat.S_IRWXG
+    return bool(pwd and (for_all or (for_group and not _is_private(status))))
+
+
+def _is_private(status: os.stat_result) -> bool:
+    """Return whether the file's group is this user alone, and no third one owns the file."""
     try:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(status.st_gid)
     except KeyError:
-        return True
-    owned = status.st_uid in (ROOT, user.pw_uid)
-    return not (owned and is_alone(user, group, pwd.getpwall()))
+        return False
+    return status.st_uid in (ROOT, user.pw_uid) and is_alone(user, group, pwd.getpwall())
 
 
 def is_alone(
