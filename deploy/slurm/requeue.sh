@@ -8,6 +8,10 @@
 
 run_node() {
     local code tries=3
+    if [ -z "$P2PSWARM_BOOTSTRAP" ]; then  # each node would begin a swarm of its own
+        echo "error: P2PSWARM_BOOTSTRAP is not set: export HOST:PORT of a node, then sbatch again" >&2
+        exit 2
+    fi
     asked= again= node=
     trap 'asked=yes again=yes; [ -z "$node" ] || kill -TERM "$node" 2> /dev/null' TERM
     while :; do
