@@ -165,8 +165,17 @@ def test_a_node_whose_settings_are_wrong_ends_its_job_for_good(cluster, swarm):
     assert swarm.said("node-0").count("error:") == 1
 
 
+def test_a_job_without_the_address_of_a_node_ends_for_good(cluster, swarm):
+    """Else each server, and the trainer, would begin a swarm of its own."""
+    job = cluster.until(swarm.submit("trainer.sbatch"), is_over)
+
+    assert ended(job) == ("FAILED", "2:0")
+    assert "P2PSWARM_BOOTSTRAP is not set" in swarm.said("trainer")
+
+
 def test_a_node_that_fails_is_begun_three_times(cluster, swarm):
     """Its program is one that fails."""
+    swarm.join()
     program = Path(swarm.environment["PATH"].partition(":")[0]) / "p2pswarm"
     program.write_text("#!/bin/bash\necho began\nexit 1\n")
     node = swarm.submit("--array=0", "node.sbatch")
