@@ -1,7 +1,7 @@
 """The command line as a value, and its exit code.
 
-Errors:  one line on stderr; exit code 2 for what the user can correct, 1 for a run or a device
-         that failed.
+Errors:  one line on stderr; exit code 2 for what the user has to correct, 1 for what a later
+         try may bring about.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from p2pswarm.base.errors import DeviceLost, RunEnded, SwarmError
+from p2pswarm.base.errors import DeviceLost, NobodyAnswers, RunEnded, SwarmError
 from p2pswarm.base.exception_group import cause_of
 from p2pswarm.base.exit_codes import FAILED, UNREAD, UNUSABLE
 from p2pswarm.base.version import VERSION
@@ -27,6 +27,8 @@ from p2pswarm.progress.printable import printable
 
 ALL = (node, own_node, data, status, doctor, verify, weights, plan, simulate, closed_runs, demo)
 """In the order of `--help`."""
+MAY_WORK_LATER = (RunEnded, DeviceLost, NobodyAnswers)
+"""What launchers may try again; all else fails again until its user has corrected it."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -63,4 +65,4 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _failed(error: SwarmError) -> int:
     sys.stderr.write(f"error: {printable(str(error))}\n")
-    return FAILED if isinstance(error, RunEnded | DeviceLost) else UNUSABLE
+    return FAILED if isinstance(error, MAY_WORK_LATER) else UNUSABLE

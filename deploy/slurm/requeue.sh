@@ -31,6 +31,7 @@ run_node() {
         [ -z "$asked" ] || break  # it was asked to leave, and failed at that
         tries=$((tries - 1))      # it failed: a bad card fails again, so not for ever
         [ "$tries" -gt 0 ] || exit "$code"
+        sleep 10                  # what it needs may begin after it
     done
     trap '' TERM  # nobody is left to hear it
     # RUNNING: the time limit is near. Of a job that scancel ends, or that Slurm preempts, it says otherwise.

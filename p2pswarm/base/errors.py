@@ -17,6 +17,7 @@
     '- Unusable       the user's input is wrong    -> print one line with the remedy
          BadCheckpoint    it is torn or damaged    -> use the one before
          OtherCheckpoint  it is of another run     -> name the right one
+         NobodyAnswers    no node that was named   -> try again, or name another
          DeviceLost       a device stopped working -> start the node again
 
 A caller's mistake is a ValueError or TypeError; our own bug is an AssertionError.
@@ -120,6 +121,13 @@ class DeviceLost(Unusable):
     """A device that fails whatever it is given: the fault is this machine's, not the run's.
 
     The exit code is 1, since a device mostly works again in a new process: launchers start one.
+    """
+
+
+class NobodyAnswers(Unusable):
+    """No node of those that the user named answers: they may begin after this one.
+
+    The exit code is 1: launchers start all at once, and try again.
     """
 
 

@@ -167,6 +167,7 @@ def test_a_node_whose_settings_are_wrong_ends_its_job_for_good(cluster, swarm):
 
 def test_a_job_without_the_address_of_a_node_ends_for_good(cluster, swarm):
     """Else each server, and the trainer, would begin a swarm of its own."""
+    swarm.environment["P2PSWARM_BOOTSTRAP"] = ""
     job = cluster.until(swarm.submit("trainer.sbatch"), is_over)
 
     assert ended(job) == ("FAILED", "2:0")
