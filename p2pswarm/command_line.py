@@ -9,9 +9,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-from p2pswarm.base.errors import DeviceLost, NobodyAnswers, RunEnded, SwarmError
+from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.exception_group import cause_of
 from p2pswarm.base.exit_codes import FAILED, UNREAD, UNUSABLE
+from p2pswarm.base.transient_errors import is_transient
 from p2pswarm.base.version import VERSION
 from p2pswarm.commands import node, own_node, verify
 from p2pswarm.commands.arguments import NobodyReads, OneLineParser
@@ -27,8 +28,6 @@ from p2pswarm.progress.printable import printable
 
 ALL = (node, own_node, data, status, doctor, verify, weights, plan, simulate, closed_runs, demo)
 """In the order of `--help`."""
-MAY_WORK_LATER = (RunEnded, DeviceLost, NobodyAnswers)
-"""What launchers may try again; all else fails again until its user has corrected it."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -65,4 +64,4 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _failed(error: SwarmError) -> int:
     sys.stderr.write(f"error: {printable(str(error))}\n")
-    return FAILED if isinstance(error, MAY_WORK_LATER) else UNUSABLE
+    return FAILED if is_transient(error) else UNUSABLE

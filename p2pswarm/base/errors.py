@@ -17,8 +17,6 @@
     '- Unusable       the user's input is wrong    -> print one line with the remedy
          BadCheckpoint    it is torn or damaged    -> use the one before
          OtherCheckpoint  it is of another run     -> name the right one
-         NobodyAnswers    no node that was named   -> try again, or name another
-         DeviceLost       a device stopped working -> start the node again
 
 A caller's mistake is a ValueError or TypeError; our own bug is an AssertionError.
 Errors carry only strings and numbers, so that this module imports nothing.
@@ -115,20 +113,6 @@ class RunEnded(SwarmError):
 
 class Unusable(SwarmError):
     """What the user gave cannot be used; the message is one line with the remedy."""
-
-
-class DeviceLost(Unusable):
-    """A device that fails whatever it is given: the fault is this machine's, not the run's.
-
-    The exit code is 1, since a device mostly works again in a new process: launchers start one.
-    """
-
-
-class NobodyAnswers(Unusable):
-    """No node of those that the user named answers: they may begin after this one.
-
-    The exit code is 1: launchers start all at once, and try again.
-    """
 
 
 class NotSaved(SwarmError):

@@ -14,9 +14,10 @@ from typing import TypeVar
 
 import torch
 
-from p2pswarm.base.errors import DeviceLost, RunEnded, Unusable
+from p2pswarm.base.errors import RunEnded, Unusable
 from p2pswarm.base.exit_codes import DONE
 from p2pswarm.base.problems import Problems
+from p2pswarm.base.transient_errors import DeviceLost
 from p2pswarm.discovery.gossip.messages import RunRole
 from p2pswarm.discovery.gossip.record import Activity, FigureKey, RoleKind, figures
 from p2pswarm.models.compute.torch_device import computing

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import torch
 
-from p2pswarm.base.errors import DeviceLost, Unusable
+from p2pswarm.base.errors import Unusable
+from p2pswarm.base.transient_errors import DeviceLost
 from p2pswarm.models.base_weights.base_layout import base_bytes
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.check.model_check import check_once, check_rows

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 import torch
 from torch.utils.checkpoint import CheckpointError
 
-from p2pswarm.base.errors import DeviceLost, Refused, Unusable
+from p2pswarm.base.errors import Refused, Unusable
+from p2pswarm.base.transient_errors import DeviceLost
 from p2pswarm.models.library.foreign_code import is_foreign, said
 
 LACKED = {"mps": frozenset({torch.float64, torch.complex128})}

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from p2pswarm.base.errors import BadHandshake, NobodyAnswers, SwarmError, Unusable
+from p2pswarm.base.errors import BadHandshake, SwarmError, Unusable
 from p2pswarm.base.ids import Address, Contact
+from p2pswarm.base.transient_errors import NobodyAnswers
 from p2pswarm.settings.node_config import NodeConfig
 
 USUAL_PORT = 4000

@@ -22,7 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from p2pswarm.base.errors import DeviceLost, Unusable
+from p2pswarm.base.errors import Unusable
+from p2pswarm.base.transient_errors import DeviceLost
 from p2pswarm.server.devices.rank_commands import (
     Begin,
     CommandDone,

@@ -2,8 +2,9 @@
 
 import pytest
 
-from p2pswarm.base.errors import BadHandshake, DialFailed, NobodyAnswers, Unusable
+from p2pswarm.base.errors import BadHandshake, DialFailed, Unusable
 from p2pswarm.base.ids import Address, Contact
+from p2pswarm.base.transient_errors import NobodyAnswers
 from p2pswarm.node.stack.addresses import announced, check, places_to_listen, seeds, why_nobody
 from p2pswarm.settings.node_config import NetworkConfig, NodeConfig
 
