@@ -1,6 +1,7 @@
 """The command line as a value, and its exit code.
 
-Errors:  one line on stderr; exit code 2 for what the user can correct, 1 for a run that failed.
+Errors:  one line on stderr; exit code 2 for what the user has to correct, 1 for what a later
+         try may bring about.
 """
 
 import argparse
@@ -9,9 +10,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-from p2pswarm.base.errors import RunEnded, SwarmError
+from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.exception_group import cause_of
 from p2pswarm.base.exit_codes import FAILED, UNREAD, UNUSABLE
+from p2pswarm.base.transient_errors import is_transient
 from p2pswarm.base.version import version_text
 from p2pswarm.commands import completion, health, node, own_node, verify
 from p2pswarm.commands.arguments import NobodyReads, OneLineParser
@@ -88,4 +90,4 @@ def _lacks(error: ModuleNotFoundError) -> int:
 
 def _failed(error: SwarmError) -> int:
     sys.stderr.write(f"error: {printable(str(error))}\n")
-    return FAILED if isinstance(error, RunEnded) else UNUSABLE
+    return FAILED if is_transient(error) else UNUSABLE

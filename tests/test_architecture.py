@@ -184,6 +184,8 @@ OUTSIDE = {
     "net/os",
     "node",
     "commands",
+    "net/crypto/file_readers.py",
+    "net/crypto/file_readers.py",
     "net/crypto/key_file.py",
     "run/chain/chain_file.py",
     "checkpoint/targets.py",
@@ -218,6 +220,7 @@ LATE_IMPORTS = {
     "data/tokenizer_folder.py",
     "data/hub.py",
     "data/hub_dataset/card.py",
+    "data/row_formats/compression.py",
     "kernels/loader.py",
     "models/library/hf_library.py",
     "models/registry.py",
@@ -230,8 +233,9 @@ LATE_IMPORTS = {
     "node/progress/wandb_curves.py",
     "node/roles.py",
 }
-"""Who loads torch, aiohttp, pyarrow, wandb, numba or transformers only when it is asked to: the
-package's own names, the roles of a node, a run's model, WebSocket, parquet, and compiled loops."""
+"""Who loads torch, aiohttp, pyarrow, wandb, numba, zstandard or transformers only when it is asked
+to: the package's own names, the roles of a node, a run's model, WebSocket, parquet, files that are
+compressed, and compiled loops."""
 OFFERS = {"data/__init__.py", "models/__init__.py"}
 """What programs see as `p2pswarm.data` and `p2pswarm.models`: these name what they offer."""
 FOLDER_FILES_MAX = 20  # directly in a folder

@@ -18,10 +18,11 @@ import torch
 from p2pswarm.base.errors import RunEnded, Unusable
 from p2pswarm.base.exit_codes import DONE
 from p2pswarm.base.problems import Problems
+from p2pswarm.base.transient_errors import DeviceLost
 from p2pswarm.base.version import VERSION
 from p2pswarm.discovery.gossip.messages import RunRole
 from p2pswarm.discovery.gossip.record import Activity, FigureKey, RoleKind, figures
-from p2pswarm.models.compute.torch_device import DeviceLost, computing
+from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.models.pretrained import offer
 from p2pswarm.models.registry import check_package
 from p2pswarm.net.crypto.identity import Identity
@@ -72,7 +73,7 @@ from p2pswarm.server.member_session import SavingLimits, ServerContext, unheard
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.config import EMULATED
 from p2pswarm.settings.node_config import NetworkConfig, NodeConfig, ServeConfig
-from p2pswarm.settings.service_hours import RUN as LEAVES_WITH_RUN
+from p2pswarm.settings.service_hours import leaves_with_run
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 
@@ -277,16 +278,17 @@ async def _serve_while_present(
 
 def _is_done(stack: NodeStack, choice: RunChoice, served: ServedRun, say: Say) -> bool:
     """Say how a run has ended; returns whether this node ends with it."""
-    offer, seeker, leave = served.offer, served.server.seeker, stack.config.serve.leave
+    offer, seeker = served.offer, served.server.seeker
     if not seeker.gave_up:
         choice.over(offer)
         choice.over(replace(offer, trainer=seeker.trainer))  # it may have come back as it
     if not served.over:
         say(f"out of run {offer.config.name!r}: {served.reason}; looking for a run")
         return False
-    done = " this server ends (serve.leave)" if leave == LEAVES_WITH_RUN else " looking for another"
-    say(f"run {offer.config.name!r} is over: {served.reason};{done}")
-    return leave == LEAVES_WITH_RUN
+    done = leaves_with_run(stack.config.serve.leave)
+    then = "this server ends (serve.leave)" if done else "looking for another"
+    say(f"run {offer.config.name!r} is over: {served.reason}; {then}")
+    return done
 
 
 async def serve_next(

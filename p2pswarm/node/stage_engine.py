@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.base.transient_errors import DeviceLost
 from p2pswarm.models.base_weights.base_layout import base_bytes
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.check.model_check import check_once, check_rows
@@ -17,7 +18,6 @@ from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.models.compute.base import Engine
 from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.models.compute.stage_emulator import emulated_engine
-from p2pswarm.models.compute.torch_device import DeviceLost
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.pretrained import has_files, offer_served
 from p2pswarm.models.registry import trust

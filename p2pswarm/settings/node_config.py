@@ -94,7 +94,8 @@ class ServeConfig:
     """A file that gets a line of JSON for each event, for p2pswarm watch; empty: none."""
     leave: Annotated[str, LeaveWhen()] = "run"
     """When this server ends by itself: run, when a run that it has served is over; "idle:600",
-    after so many seconds without a run; never, it waits for the next (docs/start_and_stop.md)."""
+    after so many seconds without a run; "run, idle:600", at the first of both; never, it waits for
+    the next (docs/start_and_stop.md)."""
     hours: Annotated[str, HoursText()] = ""
     """When this server serves, by this machine's clock, as "20:00-08:00"; it leaves runs in order
     for the rest of the day, and comes back by itself; empty: all day."""

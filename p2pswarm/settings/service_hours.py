@@ -25,16 +25,34 @@ class LeaveWhen:
 
     def allows(self, text: str) -> bool:
         """Return whether it does."""
-        return text in (RUN, NEVER) or idle_s(text) is not None
+        ends = _ends(text)
+        idle = [each for each in ends if _seconds(each) is not None]
+        return text == NEVER or sorted(ends) in (idle[:1], [*idle[:1], RUN])
 
     def __str__(self) -> str:
-        return f'"run", "never", or "idle:N", N the seconds without a run, 1 to {IDLE_MAX_S:,}'
+        return (
+            f'"run", "never", or "idle:N", N the seconds without a run, 1 to {IDLE_MAX_S:,}; '
+            'or both as "run, idle:N"'
+        )
+
+
+def leaves_with_run(leave: str) -> bool:
+    """Return whether a server ends when a run that it has served is over."""
+    return RUN in _ends(leave)
 
 
 def idle_s(leave: str) -> float | None:
     """The seconds without a run after which a server ends; None if `leave` names none."""
-    digits = leave.removeprefix(IDLE)
-    if digits == leave or not re.fullmatch("[0-9]{1,9}", digits):
+    return next((s for each in _ends(leave) if (s := _seconds(each)) is not None), None)
+
+
+def _ends(leave: str) -> list[str]:
+    return [each.strip() for each in leave.split(",")]
+
+
+def _seconds(end: str) -> float | None:
+    digits = end.removeprefix(IDLE)
+    if digits == end or not re.fullmatch("[0-9]{1,9}", digits):
         return None
     return float(digits) if 1 <= int(digits) <= IDLE_MAX_S else None
 

@@ -336,6 +336,15 @@ def test_there_are_as_many_mistakes_as_were_asked_for():
     assert len(MISTAKES) >= 60
 
 
+def test_a_node_that_is_not_there_may_be_asked_later(capsys):
+    code = main(["status", "--bootstrap", "127.0.0.1:1"])
+
+    said = capsys.readouterr()
+    assert code == 1
+    assert "is a node running there, and its port open" in said.err
+    assert said.err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -362,7 +371,6 @@ def test_there_are_as_many_mistakes_as_were_asked_for():
         ("export text.txt nothing", "nothing is there already, and is kept: name another"),
         ("verify nothing", "no checkpoint in nothing: name the folder of one"),
         ("status", "say through which node to ask: --bootstrap HOST:PORT"),
-        ("status --bootstrap 127.0.0.1:1", "is a node running there, and its port open"),
         ("doctor --bootstrap a", "is not HOST:PORT, for example"),
         ("plan", "p2pswarm plan --example > devices.toml"),
         ("plan run.toml", "no devices: p2pswarm plan --example prints a file of devices"),

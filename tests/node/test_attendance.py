@@ -94,6 +94,17 @@ def test_a_run_ends_the_waiting_and_its_end_begins_it_anew():
     assert one.next_deadline_s() == 1e6 + 600.0
 
 
+def test_a_server_that_leaves_with_its_run_may_also_end_while_it_has_none():
+    one = server("run, idle:600")
+
+    one.on_run(599.0, within=True)
+    assert not one.end(1e6)
+    one.on_run(1e6, within=False)
+
+    assert not one.end(1e6 + 599.0)
+    assert one.end(1e6 + 600.0)
+
+
 def test_a_rest_is_not_idle():
     one = server("idle:600")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.compute.torch_device import DeviceLost
+from p2pswarm.base.transient_errors import DeviceLost
 from p2pswarm.models.model_source import resolved
 from p2pswarm.node import stage_engine
 from p2pswarm.node.stage_engine import check_codecs, free_for_stage

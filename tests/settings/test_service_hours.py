@@ -9,9 +9,26 @@ from hypothesis import strategies as st
 
 from p2pswarm.settings.node_config import ServeConfig
 from p2pswarm.settings.parser import from_values
-from p2pswarm.settings.service_hours import DAY_MINUTES, RANGES_MAX, ServingHours, idle_s
+from p2pswarm.settings.service_hours import (
+    DAY_MINUTES,
+    RANGES_MAX,
+    ServingHours,
+    idle_s,
+    leaves_with_run,
+)
 
 MIDNIGHT = datetime(2026, 11, 28)  # noqa: DTZ001  a clock on the wall has no zone
+NO_ENDS = ["run, run", "run,", ",run", "run, never", "never, idle:5", "idle:5, idle:6", "run; run"]
+BOTH = ["run, idle:600", "idle:600,run", " idle:600 , run "]
+NO_ENDS = [
+    "run, run",
+    "run,",
+    ",run",
+    "run, never",
+    "never, idle:5",
+    "idle:5, idle:6",
+    "run; idle:5",
+]
 minutes = st.integers(0, DAY_MINUTES - 1)
 texts = st.tuples(minutes, minutes).filter(lambda each: each[0] != each[1])
 
@@ -99,13 +116,25 @@ def test_hours_that_are_none_are_named_with_an_example(text):
         from_values(ServeConfig, {"hours": text}, "serve")
 
 
-@pytest.mark.parametrize("text", ["run", "never", "idle:1", "idle:600", "idle:10000000"])
+@pytest.mark.parametrize("text", ["run", "never", "idle:1", "idle:600", "idle:10000000", *BOTH])
 def test_a_server_leaves_when_its_settings_say(text):
     assert from_values(ServeConfig, {"leave": text}, "serve").leave == text
 
 
 @pytest.mark.parametrize(
-    "text", ["", "idle", "idle:", "idle:0", "idle:-5", "idle:1e3", "idle:10000001", "600", "runs"]
+    "text",
+    [
+        "",
+        "idle",
+        "idle:",
+        "idle:0",
+        "idle:-5",
+        "idle:1e3",
+        "idle:10000001",
+        "600",
+        "runs",
+        *NO_ENDS,
+    ],
 )
 def test_another_word_for_leaving_is_refused_with_those_that_are_allowed(text):
     with pytest.raises(ValueError, match=r'serve\.leave is "run", "never", or "idle:N"'):
@@ -115,3 +144,14 @@ def test_another_word_for_leaving_is_refused_with_those_that_are_allowed(text):
 def test_only_idle_has_seconds():
     assert idle_s("idle:600") == 600.0
     assert idle_s("run") is idle_s("never") is None
+
+
+@pytest.mark.parametrize("text", BOTH)
+def test_a_server_may_leave_at_the_first_of_both_ends(text):
+    assert leaves_with_run(text)
+    assert idle_s(text) == 600.0
+
+
+@pytest.mark.parametrize(("text", "does"), [("run", True), ("idle:9", False), ("never", False)])
+def test_a_server_leaves_with_its_run_if_its_settings_say_run(text, does):
+    assert leaves_with_run(text) == does

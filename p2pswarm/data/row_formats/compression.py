@@ -6,15 +6,15 @@ Errors:  Unusable, in one line, for what cannot be unpacked.
 import bz2
 import functools
 import gzip
+import importlib
 import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
+from types import ModuleType
 from typing import Any, BinaryIO, Protocol
-
-import zstandard
 
 from p2pswarm.base.errors import Unusable, one_line
 
@@ -44,7 +44,7 @@ def unpacked(file: Path) -> Iterator[BinaryIO]:
     try:
         with _opened(file) as opened:
             yield opened
-    except (EOFError, OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
+    except (EOFError, OSError, lzma.LZMAError, zlib.error, _zstd().ZstdError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk's, and not of what was read: gzip and bz2 raise bare ones
         reason = one_line(error, REASON_CHARS_MAX)
@@ -68,10 +68,15 @@ def _opened(file: Path) -> BinaryIO:
         case ".xz":
             return io.BufferedReader(_Frames(file, _xz_stream, XZ_PADDING))
         case ".zst":
-            unpacker = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
+            unpacker = _zstd().ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
             return io.BufferedReader(_Frames(file, unpacker.decompressobj))
         case _:
             return file.open("rb")
+
+
+def _zstd() -> ModuleType:
+    """The library, of which a node that others join through has no need."""
+    return importlib.import_module("zstandard")
 
 
 class _Frame(Protocol):

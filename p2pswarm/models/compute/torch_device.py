@@ -15,6 +15,7 @@ import torch
 from torch.utils.checkpoint import CheckpointError
 
 from p2pswarm.base.errors import Refused, Unusable
+from p2pswarm.base.transient_errors import DeviceLost
 from p2pswarm.models.library.foreign_code import is_foreign, said
 
 LACKED = {"mps": frozenset({torch.float64, torch.complex128})}
@@ -27,10 +28,6 @@ ALLOCATOR = "DefaultCPUAllocator"
 def place_for(device: torch.device, dtype: torch.dtype) -> torch.device:
     """The device itself if it has the dtype, else the CPU."""
     return CPU if dtype in LACKED.get(device.type, ()) else device
-
-
-class DeviceLost(Unusable):
-    """A device that fails whatever it is given: the fault is this machine's, not the run's."""
 
 
 @contextmanager

@@ -14,13 +14,12 @@ from pathlib import Path
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.file_lock import lock_file
 from p2pswarm.base.files import create_durably
+from p2pswarm.net.crypto.file_readers import open_to_others
 from p2pswarm.net.crypto.identity import KEY_BYTES, Identity
 
 if sys.platform == "win32":
-    OTHERS = 0  # its mode bits say nothing: whom it lets read a file, a file's folder decides
     READ = os.O_RDONLY | os.O_BINARY  # else some bytes of a key would be taken for ends of lines
 else:
-    OTHERS = stat.S_IRWXG | stat.S_IRWXO
     READ = os.O_RDONLY | os.O_NONBLOCK  # opening a pipe would wait for its writer
 
 
@@ -55,7 +54,7 @@ def _checked_key(descriptor: int, path: Path) -> bytes:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise Unusable(f"identity file {path} is not a file: name another with --identity")
-    if status.st_mode & OTHERS:
+    if open_to_others(status):
         raise Unusable(f"identity file {path} is open to other users: run chmod 600 {path}")
     if status.st_size != KEY_BYTES:
         raise Unusable(

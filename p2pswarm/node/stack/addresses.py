@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from p2pswarm.base.errors import BadHandshake, SwarmError, Unusable
 from p2pswarm.base.ids import Address, Contact
+from p2pswarm.base.transient_errors import NobodyAnswers
 from p2pswarm.settings.node_config import NodeConfig
 
 USUAL_PORT = 4000
@@ -74,12 +75,14 @@ def check(config: NodeConfig) -> None:
         given(config.network.announce, "network.announce")
 
 
-def why_nobody(failures: Sequence[SwarmError]) -> str:
-    """One line that says why no seed could be joined, from the failure of each."""
+def why_nobody(failures: Sequence[SwarmError]) -> Unusable:
+    """The error, one line, where no seed could be joined, from the failure of each."""
     reasons = "; ".join(str(failure) for failure in failures)
     if all(isinstance(failure, BadHandshake) for failure in failures):
-        return f"no bootstrap address is a node that we can join: {reasons}"
-    return f"no bootstrap address answers: {reasons}; is a node running there, and its port open?"
+        return Unusable(f"no bootstrap address is a node that we can join: {reasons}")
+    return NobodyAnswers(
+        f"no bootstrap address answers: {reasons}; is a node running there, and its port open?"
+    )
 
 
 def _parsed(text: str, key: str) -> Address:

@@ -165,7 +165,7 @@ async def _join(endpoint: Endpoint, dht: Dht, through: tuple[Contact, ...]) -> N
     except NoRoute:
         async with asyncio.TaskGroup() as tasks:
             asked = [tasks.create_task(_why_not(endpoint, seed)) for seed in through]
-        raise Unusable(why_nobody([each.result() for each in asked])) from None
+        raise why_nobody([each.result() for each in asked]) from None
 
 
 async def _why_not(endpoint: Endpoint, seed: Contact) -> SwarmError:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.compute.torch_device import DeviceLost
+from p2pswarm.base.transient_errors import DeviceLost
 from p2pswarm.server.devices.rank_commands import (
     Begin,
     CommandDone,

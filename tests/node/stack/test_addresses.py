@@ -4,6 +4,7 @@ import pytest
 
 from p2pswarm.base.errors import BadHandshake, DialFailed, Unusable
 from p2pswarm.base.ids import Address, Contact
+from p2pswarm.base.transient_errors import NobodyAnswers
 from p2pswarm.node.stack.addresses import announced, check, places_to_listen, seeds, why_nobody
 from p2pswarm.settings.node_config import NetworkConfig, NodeConfig
 
@@ -78,18 +79,20 @@ def test_a_node_that_listens_everywhere_is_dialled_at_its_host_on_the_way_to_the
 
 
 def test_a_closed_port_is_asked_about():
-    text = why_nobody([DialFailed("a:1: Connection refused"), BadHandshake("b:1: another")])
+    error = why_nobody([DialFailed("a:1: Connection refused"), BadHandshake("b:1: another")])
 
-    assert text == (
+    assert isinstance(error, NobodyAnswers)
+    assert str(error) == (
         "no bootstrap address answers: a:1: Connection refused; b:1: another; "
         "is a node running there, and its port open?"
     )
 
 
 def test_a_peer_of_another_version_is_not_suspected_of_a_closed_port():
-    text = why_nobody([BadHandshake("a:1: the peer speaks another protocol or another version")])
+    error = why_nobody([BadHandshake("a:1: the peer speaks another protocol or another version")])
 
-    assert text == (
+    assert type(error) is Unusable
+    assert str(error) == (
         "no bootstrap address is a node that we can join: "
         "a:1: the peer speaks another protocol or another version"
     )

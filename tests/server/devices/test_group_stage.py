@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from p2pswarm.base.errors import BadMessage, NotServing, Unusable
+from p2pswarm.base.transient_errors import DeviceLost
 from p2pswarm.models.compute.base import BackwardSpec, CountPermit, NotFiniteHere, Update
-from p2pswarm.models.compute.torch_device import DeviceLost
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.registry import trust
 from p2pswarm.server.devices import rank_processes
