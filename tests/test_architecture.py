@@ -185,7 +185,6 @@ OUTSIDE = {
     "node",
     "commands",
     "net/crypto/file_readers.py",
-    "net/crypto/file_readers.py",
     "net/crypto/key_file.py",
     "run/chain/chain_file.py",
     "checkpoint/targets.py",

@@ -36,16 +36,13 @@ class NotifySocket:
         self._tell("STOPPING=1")
 
     def _tell(self, text: str) -> None:
-        if sys.platform == "win32":  # no Unix sockets, and no systemd
-            return
-        if not self._place:
-            return
-        with (
-            contextlib.suppress(OSError, ValueError),  # a node goes on that nobody listens to
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to,
-        ):
-            to.setblocking(False)
-            to.sendto(text.encode(), self._place)
+        if sys.platform != "win32" and self._place:  # Windows has no Unix sockets, and no systemd
+            with (
+                contextlib.suppress(OSError, ValueError),  # a node goes on that nobody listens to
+                socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to,
+            ):
+                to.setblocking(False)
+                to.sendto(text.encode(), self._place)
 
 
 def _one_line(text: str) -> str:

@@ -149,17 +149,16 @@ def running_nodes(folder: Path) -> list[RunningNode]:
 
 def _forget_ended(folder: Path) -> None:
     """Remove what nodes that were killed have left."""
-    if sys.platform == "win32":
-        return  # it has no way to ask whether a process lives that would not end it
-    for node in running_nodes(folder):
-        if node.host != socket.gethostname():
-            continue
-        try:
-            os.kill(node.process, 0)
-        except ProcessLookupError:
-            (folder / f"{node.process}-{node.peer}{ENDING}").unlink(missing_ok=True)
-        except PermissionError:
-            pass
+    if sys.platform != "win32":  # it has no way to ask whether a process lives that does not end it
+        for node in running_nodes(folder):
+            if node.host != socket.gethostname():
+                continue
+            try:
+                os.kill(node.process, 0)
+            except ProcessLookupError:
+                (folder / f"{node.process}-{node.peer}{ENDING}").unlink(missing_ok=True)
+            except PermissionError:
+                pass
 
 
 async def ask_node(node: RunningNode, request: OwnerRequest) -> str:

@@ -93,8 +93,11 @@ def watch_stacks_signal(folder: Path | None, say: Callable[[str], None]) -> None
     Threads are written by faulthandler first, to stderr: that works even while Python is stuck in
     a call that does not return.
     """
-    if not hasattr(signal, "SIGUSR1") or threading.current_thread() is not threading.main_thread():
-        return
+    if threading.current_thread() is threading.main_thread():
+        _watch(folder, say)
+
+
+def _watch(folder: Path | None, say: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
 
     def write(_number: int, _frame: FrameType | None) -> None:
@@ -110,7 +113,8 @@ def watch_stacks_signal(folder: Path | None, say: Callable[[str], None]) -> None
         else:
             say(f"stacks of this process: {written}")
 
-    signal.signal(signal.SIGUSR1, write)
-    if sys.stderr is not None:
-        with contextlib.suppress(ValueError, OSError):  # a stderr without a file has no number
-            faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True, chain=True)
+    if sys.platform != "win32":
+        signal.signal(signal.SIGUSR1, write)
+        if sys.stderr is not None:
+            with contextlib.suppress(ValueError, OSError):  # a stderr without a file has no number
+                faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True, chain=True)

@@ -14,6 +14,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -217,11 +218,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """End a command, and what it has started; nothing if it is over."""
     if process.poll() is not None:
         return
-    if hasattr(os, "killpg"):
+    if sys.platform == "win32":
+        process.kill()
+    else:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.kill()
     process.wait()
 
 

@@ -180,14 +180,13 @@ def _signals_blocked() -> Iterator[None]:
     """
     if sys.platform == "win32":  # nothing is started there: its devices are refused
         yield
-        return
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    )
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    else:
+        ending = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_all(ranks: list[RankProcess], folder: str) -> None:
