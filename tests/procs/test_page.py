@@ -99,7 +99,7 @@ def test_a_run_is_watched_from_afar_in_a_browser(start, seed_node, text_folder, 
 
     watch = start("watch", "--bootstrap", address, "--page", "127.0.0.1:0", module="p2pswarm")
     at, token = link_in(watch.line_with("page http://"))
-    while not (run := seen(at, token)["run"])["step"]:
+    while (run := seen(at, token)["run"])["state"] == "starting":
         assert watch.process.poll() is None, watch.errors
 
     assert (run["name"], len(run["stages"]), run["state"]) == ("full", 1, "training")
