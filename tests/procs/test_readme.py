@@ -238,7 +238,6 @@ def test_the_quick_start_trains_and_generates_as_shown(clone):
     assert [line for line in shown[0].splitlines() if shape(line) not in {*shapes, "#"}] == []
     (weights,) = (clone / "out").iterdir()
     assert weights.name == "weights-first-run-step-4.safetensors"
-    assert shown[1].startswith("The trainer")
     assert generated.startswith("The trainer")
     assert len(generated) > len("The trainer") + 100
 

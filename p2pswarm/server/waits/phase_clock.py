@@ -56,9 +56,14 @@ class PhaseClock:
             under_way = (one for one in ServerPhase if self._depth[one])
             self._here = next(under_way, ServerPhase.WAITING)
 
-    def lap(self, step: int, now_s: float) -> StepSeconds:
-        """The time since the last lap of another step: an order may be carried out twice."""
+    def lap(self, step: int, now_s: float) -> StepSeconds | None:
+        """The time since the last lap of another step: an order may be carried out twice.
+
+        None for an order of an earlier step, which comes late: its seconds were told.
+        """
         self._count(now_s)
+        if step < self._step:
+            return None
         if step != self._step:
             self._step, self._before_s = step, self._lap_s
         self._lap_s = tuple(self._spent_s)

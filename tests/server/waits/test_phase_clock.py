@@ -34,6 +34,15 @@ def test_an_order_that_is_carried_out_twice_tells_the_whole_step_again():
     assert (first.sum_s, again.sum_s, following.sum_s) == (3.0, 5.0, 1.0)
 
 
+def test_a_late_order_of_an_earlier_step_tells_nothing_and_takes_nothing_from_the_present_one():
+    clock = PhaseClock(0.0)
+    clock.lap(0, 1.0)
+    clock.lap(1, 4.0)
+
+    assert clock.lap(0, 5.0) is None
+    assert clock.lap(2, 7.0).sum_s == 3.0
+
+
 def test_two_transfers_at_once_are_over_with_the_last():
     clock = PhaseClock(0.0)
     for begin_s in (0.0, 1.0):
