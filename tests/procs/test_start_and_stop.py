@@ -183,7 +183,7 @@ def test_a_terminal_that_is_closed_ends_its_node_in_order(tmp_path):
 
         os.close(ours)
 
-        assert node.wait() == 129
+        assert node.wait() == 129, errors.read_text()
     assert errors.read_text() == ""
 
 

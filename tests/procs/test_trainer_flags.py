@@ -71,7 +71,7 @@ def test_a_standby_says_what_it_waits_for_and_takes_part_when_the_run_is_there(
     assert trainer.end() == 0, trainer.errors
     assert standby.line_with("done after 12 steps")
     assert standby.end() == 0, standby.errors
-    assert server.process.poll() is None
+    assert server.end() == 0, server.errors  # with its run
 
 
 @pytest.mark.timeout(300)
@@ -117,7 +117,7 @@ def test_a_trainer_that_comes_back_after_the_end_is_told_so(start, seed_node, ru
     assert second.line_with("coordinates the run")
     assert second.line_with("done after 40 steps")
     assert second.end() == 0, second.errors
-    assert server.process.poll() is None
+    assert server.end() == 0, server.errors  # with its run
 
     back = start("train", run_file("a", steps=40), *join, module="p2pswarm")
     assert back.line_with("going on with run")

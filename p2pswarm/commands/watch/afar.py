@@ -16,7 +16,7 @@ from p2pswarm.checkpoint.names import RUN_HEX
 from p2pswarm.commands.status.ask import answer_of, found_out, statuses
 from p2pswarm.commands.status.texts import as_lines
 from p2pswarm.commands.watch.distant_run import ASK_EVERY_S, DistantRun
-from p2pswarm.commands.watch.watch import show
+from p2pswarm.commands.watch.watch import show, take_interrupts
 from p2pswarm.node.progress.output import STDOUT
 from p2pswarm.node.progress.reporter import begun
 from p2pswarm.node.stack.stack import NodeStack
@@ -35,6 +35,7 @@ def main(config: NodeConfig, name: str, *, page: PageConfig) -> int:
     async def watch(stack: NodeStack) -> None:
         await show(events_of(stack, name), console, page, time.time)
 
+    take_interrupts()
     try:
         found_out(config, watch)
     except KeyboardInterrupt:

@@ -5,6 +5,7 @@ Errors:  Unusable for a file that cannot be read, or that has no event.
 
 import asyncio
 import json
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -47,11 +48,17 @@ def main(files: Sequence[Path], run: str, *, speed: float, page: PageConfig, as_
             if text := lines.line(told.event, told.at, time_of(told.at)):
                 say(printable(text))
         return 0
+    take_interrupts()
     try:
         asyncio.run(show(replay(events, speed), console, page))
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
+
+
+def take_interrupts() -> None:
+    """Have Ctrl-C end the page in order from now on: the terminal gets its cursor back."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 async def show(

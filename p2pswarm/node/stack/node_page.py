@@ -59,7 +59,9 @@ class NodePage:
 
     def follow(self, links_of: Callable[[], Iterable[Link]]) -> None:
         """The node is in the swarm: look at its links from now on, once a second."""
-        self.page.health.of_role = lambda: HealthAnswer(ok=True, why="in the swarm")
+        done = self._config.role == "bootstrap"  # any other node's role says when it does its work
+        why = "in the swarm" if done else "in the swarm, and its role begins"
+        self.page.health.of_role = lambda: HealthAnswer(ok=done, why=why)
 
         def look() -> None:
             self._traffic.on_links(

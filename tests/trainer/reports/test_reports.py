@@ -6,12 +6,14 @@ from p2pswarm.node.progress.reporter import Reporter
 from p2pswarm.plan.moves import Decision
 from p2pswarm.progress.events import Departure, Event, Report
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.cost import NO_PRICE
 from p2pswarm.run.messages.membership import Load, MemberFacts, PrepareStage
 from p2pswarm.settings.codec_ladder import BoundaryCodecs
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceAsked, OrderedMove, OrderedPreparation
 from p2pswarm.trainer.balance.codec_choice import BoundaryRates, CodecsChosen
 from p2pswarm.trainer.balance.move_preparation import PreparedMove, StopPreparing
+from p2pswarm.trainer.reports.cost import ServerPriced, StandbyPriced
 from p2pswarm.trainer.reports.leadership import (
     Leads,
     StandbyTaken,
@@ -129,6 +131,8 @@ FIGURES = [
     StepTimed(0, 2.0, (), ()),
     Stalling(0, 9.0, 2.0, StallCause.VOTES, (), (), "the record lacks votes"),
     StallOver(0, 9.0),
+    ServerPriced(ANN, NO_PRICE),
+    StandbyPriced(bytes(32), None),
 ]
 """Reports that only become a part of an event, or of an answer."""
 
