@@ -158,4 +158,4 @@ async def test_a_run_that_a_server_cannot_serve_is_said_once_and_the_next_one_is
         assert await asyncio.to_thread(server.line_with, "serving stage 0")
         assert await asyncio.to_thread(honest.line_with, "done after 4 steps")
         assert await asyncio.to_thread(honest.end) == 0, honest.errors
-    assert server.process.poll() is None
+    assert server.end() == 0, server.errors  # with the run that it served
