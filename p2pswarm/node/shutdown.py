@@ -124,9 +124,7 @@ class Shutdown:
             self.asked.grace_s = self._notice_s
         self.asked.patient = True
         self._begin(code_of(number))  # before it is said: stdout may be a terminal that is closed
-        self._say(
-            LEAVING if number == signal.SIGINT else "leaving"
-        )  # after it: it may be a terminal's end
+        self._say(LEAVING if number == signal.SIGINT else "leaving")
 
     def _read_stdin(self) -> None:
         while os.read(sys.stdin.fileno(), 4096):
