@@ -279,7 +279,9 @@ async def _serve_while_present(
 def _is_done(stack: NodeStack, choice: RunChoice, served: ServedRun, say: Say) -> bool:
     """Say how a run has ended; returns whether this node ends with it."""
     offer, seeker = served.offer, served.server.seeker
-    if not seeker.gave_up:
+    if seeker.gave_up:
+        choice.give_up(offer)
+    else:
         choice.over(offer)
         choice.over(replace(offer, trainer=seeker.trainer))  # it may have come back as it
     if not served.over:

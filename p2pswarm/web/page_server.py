@@ -19,8 +19,9 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from p2pswarm.base.ids import Address
+from p2pswarm.base.errors import LinkLost
 from p2pswarm.base.tasks import Closing, OwnedTasks
+from p2pswarm.net.os.sockets import SocketListener
 from p2pswarm.web.connection_slots import ConnectionSlots
 from p2pswarm.web.gate import (
     METHODS,
@@ -91,10 +92,9 @@ class PageServer(Closing):
         """`gate`: makes the gate of a port; `listener`: a socket that listens."""
         listener.setblocking(False)
         self._page = page
-        self._listener = listener
-        host, port = listener.getsockname()[:2]
-        self.address = Address(host, port)
-        self._gate = gate(port)
+        self._listener = SocketListener(listener, TICK_S)
+        self.address = self._listener.address
+        self._gate = gate(self.address.port)
         self._loop = asyncio.get_running_loop()
         self._handlers = _PageHandlers(self._serve, self._on_loss)
         self._slots: ConnectionSlots[asyncio.BaseProtocol] = ConnectionSlots()
@@ -132,17 +132,19 @@ class PageServer(Closing):
     async def _accept(self) -> None:
         while True:
             try:
-                accepted, _ = await self._loop.sock_accept(self._listener)
-            except OSError:  # this process has no files left: training needs them more
+                connection = await self._listener.accept()
+            except LinkLost as error:
+                _log.info("%s", error)
                 await asyncio.sleep(TICK_S)
                 continue
             handler = self._handlers()
             for one in self._slots.on_open(handler, self._loop.time()):
                 self._abort(one)
                 if one is handler:
-                    accepted.close()
-            if accepted.fileno() == -1:
+                    connection.close()
+            if connection.closed:
                 continue
+            accepted = connection.release()
             with contextlib.ExitStack() as undo:  # also if the server closes meanwhile
                 undo.callback(accepted.close)
                 undo.callback(self._slots.on_close, handler)

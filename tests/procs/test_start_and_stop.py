@@ -195,11 +195,11 @@ def test_servers_end_with_their_run_or_as_their_settings_say(start, seed_node, r
     assert idles.line_with("no run for 1 s: this server ends")
     assert idles.end() == 0
     idles = start(*serve(tmp_path, "leave = 'idle:100'", "idles"), *join)
+    for one in (ends, idles, stays):  # a short run may be over before all of them serve
+        assert one.line_with("no run yet")
 
     trainer = start("train", run_of(20), *join, module="p2pswarm")
 
-    for one in (ends, idles, stays):
-        assert one.line_with("serving stage 0")
     assert trainer.end() == 0, trainer.errors
     assert ends.line_with("run 'ends' is over: all steps are done; this server ends")
     assert ends.end() == 0

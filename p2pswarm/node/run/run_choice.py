@@ -86,11 +86,23 @@ class RunChoice:
         """Runs with the trainers that are passed over."""
         self._refused_s: RecentItems[bytes, float] = RecentItems(REFUSED_MAX)
         """Until when each run is passed over that could not be served here."""
+        self._tries = 0
+        self._tried: RecentItems[bytes, int] = RecentItems(REFUSED_MAX)
+        """The last try of each run that this node gave up, since no trainer of it answered."""
 
     def over(self, offer: RunOffer) -> None:
         """Pass over a trainer's run that has ended, or is not its: its record may stay a while."""
         self._over[offer.run, _trainer(offer)] = None
         self._said.clear()
+
+    def give_up(self, offer: RunOffer) -> None:
+        """Try all other runs before this one: no trainer of it has answered.
+
+        It may come back, so the run is not passed over. But a stranger that has invented one
+        answers pings, and would be joined again and again.
+        """
+        self._tries += 1
+        self._tried[offer.run] = self._tries
 
     def refuse(self, offer: RunOffer, reason: str, now_s: float) -> None:
         """Pass over a run that cannot be served here, for a while.
@@ -114,15 +126,16 @@ class RunChoice:
     ) -> list[RunOffer]:
         """The runs that may be joined, in the order of `manifests`, which are by trainers' ids.
 
-        If there is none, a remark says why. `clocks_differ`: others know runs that are over, or
-        not yet possible, by this machine's clock.
+        Those that were given up come last, the longest ago first. If there is none, a remark says
+        why. `clocks_differ`: others know runs that are over, or not yet possible, by this machine's
+        clock.
         """
         offers = self.usable(manifests)
         named = self._named(offers)
         open_to_us = self._open_to_us(named)
         fitting = self._with_stage(open_to_us)
         if fitting:
-            return fitting
+            return sorted(fitting, key=lambda offer: self._tried.get(offer.run, 0))
         if named and not open_to_us:
             self._quote(self._admits(named[0]))
         elif named:

@@ -83,8 +83,9 @@ def test_between_two_notices_to_one_trainer_lies_an_hour(looks):
         assert sum(now_s < at_s + TELL_AGAIN_S for at_s in told_s.values()) <= 3
 
 
-FIRST, SECOND = sorted(
-    (Identity.generate(name) for name in (b"first", b"second")), key=lambda i: i.peer_id.raw
+FIRST, SECOND, THIRD = sorted(
+    (Identity.generate(name) for name in (b"first", b"second", b"third")),
+    key=lambda i: i.peer_id.raw,
 )
 
 
@@ -236,6 +237,20 @@ def test_a_run_that_ended_under_another_trainer_than_it_was_found_by_is_over_for
     choice.over(dataclasses.replace(found, trainer=returned.trainer))
 
     assert chosen(choice, runs) is None
+
+
+def test_runs_that_were_given_up_are_tried_after_all_others_in_turn():
+    """A stranger that invents runs answers pings, and no more."""
+    choice = RunChoice(ServeConfig())
+    runs = announced(FIRST, "a") | announced(SECOND, "b") | announced(THIRD, "c")
+    names = []
+    for _ in range(7):
+        offer = preferred(choice.fitting(runs), [o.trainer for o in choice.fitting(runs)])
+        names.append(offer.config.name)
+        choice.give_up(offer)
+
+    assert names == ["a", "b", "c", "a", "b", "c", "a"]
+    assert chosen(choice, announced(FIRST, "a")).config.name == "a"
 
 
 def test_the_trainer_of_a_run_of_another_version_is_to_be_told():
