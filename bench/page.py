@@ -54,6 +54,7 @@ from p2pswarm.progress.events import (
 from p2pswarm.settings.config import BalanceConfig, BatchConfig, ModelConfig, RunConfig
 from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.train_config import TrainConfig
+from p2pswarm.web.health import NodeHealth
 from p2pswarm.web.page_server import FILE_TYPES, FILES
 from p2pswarm.web.run_page import RunPage
 
@@ -183,7 +184,7 @@ async def costs(pairs: int, seconds: float) -> dict[str, Any]:
         folder = Path(name)
         async with swarm(folder) as (hub, turns):
             loop = asyncio.get_running_loop()
-            page = RunPage("trainer", loop.time(), time.time)
+            page = RunPage(NodeHealth("trainer", loop.time()), time.time)
             page.view = hub.view
             async with served(page, [free()], TOKEN) as address:
                 watchers = Watchers(address.host, address.port)
@@ -280,7 +281,7 @@ def peers() -> Peers:
 def day_bytes() -> int:
     """By how much memory grows on the server's side in a day, with a step a second."""
     at = 1_764_000_000.0
-    page = RunPage("trainer", 0.0, lambda: at)
+    page = RunPage(NodeHealth("trainer", 0.0), lambda: at)
     numbers = EventNumbers("run", "k7f2", lambda: at)
 
     def tell(event: Event) -> None:
@@ -324,7 +325,7 @@ async def in_browser() -> dict[str, float] | None:
     if chromium is None:
         return None
     loop = asyncio.get_running_loop()
-    page = RunPage("trainer", loop.time(), time.time)
+    page = RunPage(NodeHealth("trainer", loop.time()), time.time)
     numbers = EventNumbers("run", "k7f2", time.time)
 
     def tell(*events: Event) -> None:

@@ -43,7 +43,7 @@ async def one(address: str, forward_s: float, leave: LeaveRequest, name: str) ->
     )
     with identity_from(None) as identity:
         async with open_stack(config, identity) as stack:
-            owner = OwnerRequests(leave.set)
+            owner = OwnerRequests(leave.set, str)
             await serve.run(stack, torch.device("cpu"), leave, refused, owner)
 
 

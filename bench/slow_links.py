@@ -4,8 +4,10 @@
     python bench/slow_links.py --mbit 20 --emulated [--json FILE]
     python bench/slow_links.py --picture slow_links.svg 20.json 60.json 200.json
 
-Every process has a host of its own in the WAN lab (tests/wanlab): the kernel's own TCP over links
-of `--mbit` and `--rtt-ms`. All systems train one run on as many hosts as it has stages: the same
+Hosts are those of the WAN lab (tests/wanlab): the kernel's own TCP over links of `--mbit` and
+`--rtt-ms`. All systems train one run on as many hosts as it has stages. Our trainer computes
+nothing, so it runs beside the server of the first, as the first rank of each of the others also
+does what their run needs once; `--trainer-apart` gives it a host of its own. All have the same
 blocks, first weights, microbatches, optimizer and rates (`slow_links_peers.py`). The clock starts
 with the first microbatch, when all are up. It ends with the first step whose loss, the mean of
 the last `--smooth` steps, is at most `--loss`. That is the loss of training: each microbatch is
@@ -49,6 +51,7 @@ from swarm_processes import (
     FIRST_SERVER,
     SERVE,
     STANDARD_LIBRARY,
+    TRAINER,
     Gone,
     NodeListener,
     Nodes,
@@ -176,7 +179,12 @@ def train(system: str, run: Run, options: argparse.Namespace) -> Progress:
             watch(nodes, ["plain"], progress, options.patience_s)
         return progress
     with Lab(NOT_SERVERS + run.stages, link) as lab:
-        site, carried = Site("wan", lab.address, lab.enter), partial(carried_bytes, lab)
+        carried = partial(carried_bytes, lab)
+        site = Site("wan", lab.address, lab.enter)
+        if system in OURS and not options.trainer_apart:
+            site = Site(
+                "wan", lambda at: lab.address(_shared(at)), lambda at: lab.enter(_shared(at))
+            )
         if system in OURS:
             progress = Progress(*aim, 1, carried)
             with swarm(site, run_of(system, run), [SERVE] * run.stages, longest_s) as nodes:
@@ -191,6 +199,11 @@ def train(system: str, run: Run, options: argparse.Namespace) -> Progress:
             finally:
                 lab.close()  # and with it whatever the members have started
     return progress
+
+
+def _shared(host: int) -> int:
+    """The host of a process where the trainer is beside the first server."""
+    return FIRST_SERVER if host == TRAINER else host
 
 
 def start_members(
@@ -338,6 +351,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--mbit", type=float, default=20.0, help="of each link, each way")
     parser.add_argument("--rtt-ms", type=float, default=100.0)
     parser.add_argument("--systems", nargs="+", help=f"some of: {' '.join(SYSTEMS)}")
+    parser.add_argument(
+        "--trainer-apart", action="store_true", help="ours: on a host of its own, behind a link"
+    )
     parser.add_argument("--patience-s", type=float, default=100.0, help="for one system")
     parser.add_argument("--loss", type=float, default=2.3, help="nats a byte")
     parser.add_argument("--smooth", type=int, default=5, help="steps whose mean is the loss")

@@ -13,6 +13,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
+from p2pswarm.web.health import NodeHealth
 from p2pswarm.web.metrics import RunCollector
 from p2pswarm.web.run_page import RunPage
 
@@ -44,7 +45,7 @@ PANELS = (
 def metrics() -> list[Metric]:
     """The metrics of an empty page."""
     registry = CollectorRegistry()
-    registry.register(RunCollector(RunPage("trainer", 0.0, lambda: 0.0)))
+    registry.register(RunCollector(RunPage(NodeHealth("trainer", 0.0), lambda: 0.0)))
     return list(registry.collect())
 
 

@@ -16,6 +16,7 @@ from p2pswarm.node.page import served
 from p2pswarm.node.progress.event_files import read_events
 from p2pswarm.node.stack.node_page import FILES, STOP, page_link
 from p2pswarm.progress.events import Ended
+from p2pswarm.web.health import NodeHealth
 from p2pswarm.web.run_page import RunPage
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -49,7 +50,7 @@ async def main(log: Path, folder: Path) -> None:
     """Take all pictures."""
     tools = importlib.import_module("playwright.async_api")
     told = [each for each in read_events([log], "", print) if not isinstance(each.event, Ended)]
-    page = RunPage("trainer", 0.0, lambda: told[-1].at)
+    page = RunPage(NodeHealth("trainer", 0.0), lambda: told[-1].at)
     for each in told:
         page.view.on_event(each)
         page.on_line(each, each.at)

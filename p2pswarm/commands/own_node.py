@@ -42,15 +42,16 @@ def _run(flags: argparse.Namespace) -> int:
     """Ask the node, and print what it answers."""
     module = importlib.import_module("p2pswarm.node.owner_socket")
     requests = importlib.import_module("p2pswarm.node.owner_requests")
-    node = _only(module, flags.node)
+    node = only_node(module, flags.node)
     say(asyncio.run(module.ask_node(node, requests.OwnerRequest(flags.command))))
     return 0
 
 
-def _only(module: Any, named: Path | None) -> Any:
-    """The node that is meant."""
+def only_node(module: Any, named: Path | None) -> Any:
+    """The node of one's own that is meant, by `node/owner_socket.py`, which is `module`."""
     folder = module.running_folder() if named is None else _state(named)
-    found = [] if folder is None else module.running_nodes(folder)
+    everywhere = [] if folder is None else module.running_nodes(folder)
+    found = [node for node in everywhere if node.here] or everywhere
     if len(found) == 1:
         return found[0]
     if not found:

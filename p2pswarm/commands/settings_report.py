@@ -4,6 +4,7 @@ Errors:  Unusable for a file that is missing or cannot be written.
 """
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from p2pswarm.base.files import check_target
 from p2pswarm.data.sources import check_there, tokenizer_file
@@ -20,10 +21,12 @@ from p2pswarm.settings.node_config import (
     ServeConfig,
 )
 from p2pswarm.settings.objective import SIMPO
+from p2pswarm.settings.service_hours import idle_s, leaves_with_run
 from p2pswarm.settings.train_config import TrainConfig
 
 Row = tuple[str, str]
 
+WEB_SCHEMES = ("http://", "https://")
 FINE_TUNING_RATE_MAX = 5e-4  # published recipes have 1e-6 to 2e-4
 USUAL_RATES = {False: ("2e-5", "2e-4"), True: ("5e-7", "5e-6")}
 """Of tokens and of pairs: where the whole model trains, and of adapters; TRL's for pairs."""
@@ -153,7 +156,34 @@ def _train_rows(train: TrainConfig, run: RunConfig) -> list[Row]:
         ("weights", f"{train.weights}, with run and step" if train.weights else "not written"),
         ("log of events", str(train.log) if train.log else "not written"),
         ("curves", " and ".join(curves) or "not written"),
+        ("costs", _cost_text(train)),
+        ("alerts", _notify_text(train.notify)),
     ]
+
+
+def _cost_text(train: TrainConfig) -> str:
+    """What this machine costs, and what the run may."""
+    own = _price_text(train.price_per_hour, train.currency)
+    budget = "the run has no budget"
+    if train.budget:
+        budget = f"at {train.budget:g} {train.currency} of the run it is saved and ends"
+    limit = ""
+    if train.price_limit:
+        limit = f"; servers without an invitation count for {train.price_limit:g} an hour at most"
+    return f"{own}; {budget}{limit}"
+
+
+def _price_text(per_hour: float, currency: str) -> str:
+    return f"this machine {per_hour:g} {currency} an hour" if per_hour else "this machine nothing"
+
+
+def _notify_text(notify: str | tuple[str, ...]) -> str:
+    """Where alerts go; what may be a secret in it is left out."""
+    words = notify.split() if isinstance(notify, str) else notify
+    if not words:
+        return "none (train.notify)"
+    host = urlsplit(words[0]).hostname if words[0].startswith(WEB_SCHEMES) else None
+    return f"posted to {host}" if host else f"given to {words[0]}"
 
 
 def _checkpoint_rows(checkpoint: CheckpointConfig) -> list[Row]:
@@ -177,7 +207,18 @@ def _serve_rows(serve: ServeConfig) -> list[Row]:
         ("run", repr(serve.run) if serve.run else "the first that is found"),
         ("stage", _stage_text(serve)),
         ("device", device),
+        ("serves", serve.hours or "all day"),
+        ("ends by itself", _leave_text(serve.leave)),
+        ("costs", _price_text(serve.price_per_hour, serve.currency) + (", spot" * serve.spot)),
     ]
+
+
+def _leave_text(leave: str) -> str:
+    """When a server ends by itself."""
+    ends = ["when its run is over"] if leaves_with_run(leave) else []
+    if (seconds := idle_s(leave)) is not None:
+        ends.append(f"after {seconds:g} s without a run")
+    return ", or ".join(ends) or "never: it looks for the next run"
 
 
 def _stage_text(serve: ServeConfig) -> str:

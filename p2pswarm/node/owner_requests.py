@@ -1,6 +1,6 @@
-"""Requests of a node's owner: to pause it, to go on, to leave for good.
+"""Requests of a node's owner: whether it does its work, to pause it, to go on, to leave for good.
 
-They come from `p2pswarm pause`, `resume` and `drain` (`node/owner_socket.py`).
+They come from `p2pswarm health`, `pause`, `resume` and `drain` (`node/owner_socket.py`).
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,6 +14,7 @@ Answer = Callable[[], Awaitable[str]]
 class OwnerRequest(Enum):
     """What an owner may ask."""
 
+    HEALTH = "health"
     PAUSE = "pause"
     RESUME = "resume"
     DRAIN = "drain"
@@ -22,8 +23,9 @@ class OwnerRequest(Enum):
 class OwnerRequests:
     """Hands each request to the part of the node that carries it out."""
 
-    def __init__(self, drain: Callable[[], None]) -> None:
-        """`drain` begins to leave in order."""
+    def __init__(self, drain: Callable[[], None], health: Callable[[], str]) -> None:
+        """`drain` begins to leave in order; `health`: whether the node does its work, as JSON."""
+        self._health = health
         self._drain = drain
         self._pause: Answer | None = None
         self._resume: Answer | None = None
@@ -34,6 +36,8 @@ class OwnerRequests:
 
     async def carry_out(self, request: OwnerRequest) -> str:
         """Do it; returns words for the owner. Unusable if this node cannot."""
+        if request is OwnerRequest.HEALTH:
+            return self._health()
         if request is OwnerRequest.DRAIN:
             self._drain()
             return "leaving"

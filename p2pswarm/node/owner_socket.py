@@ -46,8 +46,13 @@ class RunningNode:
     peer: str
     role: str
     host: str
-    """The machine that it runs on: folders may be shared."""
+    """The machine that it runs on."""
     process: int
+
+    @property
+    def here(self) -> bool:
+        """True if it runs on this machine: folders may be shared."""
+        return self.host == socket.gethostname()
 
     @property
     def text(self) -> str:
@@ -151,7 +156,7 @@ def _forget_ended(folder: Path) -> None:
     """Remove what nodes that were killed have left."""
     if sys.platform != "win32":  # it has no way to ask whether a process lives that does not end it
         for node in running_nodes(folder):
-            if node.host != socket.gethostname():
+            if not node.here:
                 continue
             try:
                 os.kill(node.process, 0)
@@ -161,9 +166,9 @@ def _forget_ended(folder: Path) -> None:
                 pass
 
 
-async def ask_node(node: RunningNode, request: OwnerRequest) -> str:
+async def ask_node(node: RunningNode, request: OwnerRequest, answer_s: float = ANSWER_S) -> str:
     """Ask a node of one's own; returns its words. Unusable if it is not there, or cannot."""
-    if node.host != socket.gethostname():
+    if not node.here:
         raise Unusable(f"{node.text} runs on {printable(node.host)}: give the command there")
     asked = json.dumps({"key": node.key, "request": request.value}).encode() + b"\n"
     gone = Unusable(f"{node.text} is not there any more: start it again")
@@ -174,10 +179,12 @@ async def ask_node(node: RunningNode, request: OwnerRequest) -> str:
         raise gone from None
     try:
         writer.write(asked)
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(answer_s):
             line = await reader.readline()
         answer = json.loads(line) if line else {}
-    except (OSError, TimeoutError, ValueError):
+    except TimeoutError:
+        raise Unusable(f"{node.text} does not answer within {answer_s:.0f} s") from None
+    except (OSError, ValueError):
         raise gone from None
     finally:
         writer.close()

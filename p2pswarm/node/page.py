@@ -21,6 +21,7 @@ from p2pswarm.node.stack.stack import Say
 from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.page_config import AUTO, OFF, PAGE_PORT, PageConfig
 from p2pswarm.web.gate import TOKEN_BYTES, TOKEN_CHARS_MAX, PageGate
+from p2pswarm.web.health import NodeHealth
 from p2pswarm.web.run_page import RunPage
 
 TOKEN_FILE = "page.token"  # noqa: S105 - a name
@@ -30,14 +31,16 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def open_page(config: NodeConfig, say: Say) -> AsyncIterator[NodePage | None]:
+async def open_page(
+    config: NodeConfig, health: NodeHealth, say: Say
+) -> AsyncIterator[NodePage | None]:
     """Serve the page of a node while this block lasts; None where it has none."""
     in_terminal = sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
     places = places_of(config.page, config.role, in_terminal=in_terminal)
     if not places:
         yield None
         return
-    page = RunPage(config.role, asyncio.get_running_loop().time(), time.time)
+    page = RunPage(health, time.time)
     token = await asyncio.to_thread(token_of, config.state)
     try:
         async with served(page, places, token, config.page.names) as address:

@@ -191,18 +191,17 @@ async def run(
     hub, logs = EventHub(numbers_of(b"", stack.identity.peer_id)), contextlib.ExitStack()
     try:
         hub.listen(logs.enter_context(open_event_log(stack.config.serve.log, "serve.log")))
-        shown = None
+        clock = asyncio.get_running_loop().time
+        shown = ServerPage(stack, machine_facts(stack.config, device).processor, clock)
         if stack.page is not None:
-            clock = asyncio.get_running_loop().time
-            shown = ServerPage(stack.page, machine_facts(stack.config, device).processor, clock)
             hub.show_on(stack.page.page, clock)
             hub.listen(shown.on_event)
         events = ServerEvents(hub, me, machine_name(stack.config), VERSION)
         say = both(events.on_line, say)
-        begins = (lambda _server: None) if shown is None else shown.begin
+        here = _ServingNode(stack, threads, device, say, attendance, events, shown.begin)
         async with asyncio.TaskGroup() as tasks:
             keeping = tasks.create_task(attendance.keep())
-            code = await _attend(stack, threads, device, leaving, say, attendance, events, begins)
+            code = await here.attend(leaving)
             keeping.cancel()
         return code
     finally:
@@ -211,69 +210,66 @@ async def run(
         await asyncio.to_thread(logs.close)
 
 
-async def _attend(
-    stack: NodeStack,
-    threads: StageThreads,
-    device: torch.device,
-    leaving: LeaveRequest,
-    say: Say,
-    attendance: AttendanceClock,
-    events: ServerEvents,
-    begins: Callable[[StageServer], None],
-) -> int | None:
-    """Serve one run after another, as the attendance has it."""
-    choice = run_choice(stack.config, stack.identity.peer_id)
-    while not leaving.is_set():
-        if end := attendance.end:
-            say(end)
-            return DONE
-        if why := attendance.rests:
-            say(why)
-            await unless(leaving, attendance.until_serving())
-            continue
-        served = await _serve_while_present(
-            stack, choice, threads, device, leaving, say, attendance, events, begins
-        )
-        if served is None or leaving.is_set():
-            continue
-        if served.no_member:
-            raise Unusable(served.no_member)
-        if _is_done(stack, choice, served, say):
-            return DONE
-    return None
+@dataclass(frozen=True, slots=True)
+class _ServingNode:
+    """A node that serves one run after another."""
 
+    stack: NodeStack
+    threads: StageThreads
+    device: torch.device
+    say: Say
+    attendance: AttendanceClock
+    events: ServerEvents
+    begins: Callable[[StageServer], None]
+    """Told of each server that begins."""
 
-async def _serve_while_present(
-    stack: NodeStack,
-    choice: RunChoice,
-    threads: StageThreads,
-    device: torch.device,
-    leaving: LeaveRequest,
-    say: Say,
-    attendance: AttendanceClock,
-    events: ServerEvents,
-    begins: Callable[[StageServer], None],
-) -> ServedRun | None:
-    """As `serve_next`, but None also if the server is to rest, or ends by itself."""
-    leave = LeaveRequest()
-    async with asyncio.TaskGroup() as tasks:
-        following: list[asyncio.Task[None]] = []
+    async def attend(self, leaving: LeaveRequest) -> int | None:
+        """Serve as the attendance has it; as `run`."""
+        choice = run_choice(self.stack.config, self.stack.identity.peer_id)
+        while not leaving.is_set():
+            if end := self.attendance.end:
+                self.say(end)
+                return DONE
+            if why := self.attendance.rests:
+                self.say(why)
+                await unless(leaving, self.attendance.until_serving())
+                continue
+            served = await self._serve_while_present(choice, leaving)
+            if served is None or leaving.is_set():
+                continue
+            if served.no_member:
+                raise Unusable(served.no_member)
+            if _is_done(self.stack, choice, served, self.say):
+                return DONE
+        return None
 
-        def follow(server: StageServer) -> None:
-            begins(server)
-            while following:
-                following.pop().cancel()
-            following.append(tasks.create_task(attendance.follow(server.seeker)))
+    async def _serve_while_present(
+        self, choice: RunChoice, leaving: LeaveRequest
+    ) -> ServedRun | None:
+        """As `serve_next`, but None also if the server is to rest, or ends by itself."""
+        leave = LeaveRequest()
+        async with asyncio.TaskGroup() as tasks:
+            following: list[asyncio.Task[None]] = []
 
-        passing = tasks.create_task(attendance.pass_on(leaving, leave))
-        attendance.entered()
-        try:
-            served = await serve_next(stack, choice, threads, device, leave, say, begins, events)
-        finally:
-            attendance.left()
-            for task in (passing, *following):
-                task.cancel()
-    return None if leave.is_set() else served
+            def follow(server: StageServer) -> None:
+                self.begins(server)
+                while following:
+                    following.pop().cancel()
+                following.append(tasks.create_task(self.attendance.follow(server.seeker)))
+
+            passing = tasks.create_task(self.attendance.pass_on(leaving, leave))
+            self.attendance.entered()
+            try:
+                served = await serve_next(
+                    *(self.stack, choice, self.threads, self.device, leave, self.say),
+                    follow,
+                    self.events,
+                )
+            finally:
+                self.attendance.left()
+                for task in (passing, *following):
+                    task.cancel()
+        return None if leave.is_set() else served
 
 
 def _is_done(stack: NodeStack, choice: RunChoice, served: ServedRun, say: Say) -> bool:

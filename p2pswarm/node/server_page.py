@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from p2pswarm.node.stack.node_page import NodePage
+from p2pswarm.node.stack.stack import NodeStack
 from p2pswarm.progress.event_lines import EventLine
 from p2pswarm.progress.events import Begun, Peers
 from p2pswarm.progress.servers_view import plain_number
@@ -13,19 +13,21 @@ from p2pswarm.web.own_figures import ShareOfWork
 
 
 class ServerPage:
-    """The part YOU of a server's page."""
+    """The part YOU of a server's page, where it has one, and whether the server serves."""
 
-    def __init__(self, page: NodePage, device: str, clock: Callable[[], float]) -> None:
+    def __init__(self, stack: NodeStack, device: str, clock: Callable[[], float]) -> None:
         self._device = device
         self._clock = clock
         self._server: StageServer | None = None
         self._begun: Begun | None = None
         self._rate_per_s = 0.0
         self._share = ShareOfWork()
-        page.of_role = self._own
-        page.page.health.of_role = self._ready
-        self._look = page.page.look
-        page.page.look = self._looks
+        self._look: Callable[[], object] = lambda: None
+        stack.health.of_role = self._ready
+        if stack.page is not None:
+            stack.page.of_role = self._own
+            self._look = stack.page.page.look
+            stack.page.page.look = self._looks
 
     def begin(self, server: StageServer) -> None:
         """This server serves from now on."""
@@ -46,8 +48,8 @@ class ServerPage:
 
     def _ready(self) -> HealthAnswer:
         server = self._server
-        if server is None:
-            return HealthAnswer(ok=False, why="looks for a run")
+        if server is None or server.seeker.end is not None:
+            return HealthAnswer(ok=False, why="serves no run")
         if server.seeker.seeks:
             return HealthAnswer(ok=False, why="looks for the trainer")
         if server.version is None:

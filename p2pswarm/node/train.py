@@ -54,7 +54,6 @@ from p2pswarm.node.serve import check as check_server
 from p2pswarm.node.serve import tensors_within
 from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.machine_name import machine_name
-from p2pswarm.node.stack.node_page import NodePage
 from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.progress.events import Event, Report
 from p2pswarm.run.access.grant import Access
@@ -116,7 +115,7 @@ async def run(
             _alone(stack, entry.identity, say),
             open_trainer(stack, corpus, account.tell, entry, lost.on_loss, account) as trainer,
         ):
-            show_trainer(stack.page, config.run.name, trainer)
+            show_trainer(stack, config.run.name, trainer)
             ended = await unless(leaving, unless(account.spent, trainer.run()))
             broke = account.spent.is_set() and ended is None and not leaving.is_set()
             if ended is not None and ended.failed:
@@ -382,10 +381,8 @@ async def _context(
     )
 
 
-def show_trainer(page: NodePage | None, name: str, trainer: Trainer) -> None:
-    """Have the page, if there is one, say what this trainer does, to its owner and to probes."""
-    if page is None:
-        return
+def show_trainer(stack: NodeStack, name: str, trainer: Trainer) -> None:
+    """Say what this trainer does to probes, and to its owner if there is a page."""
 
     def state() -> HealthAnswer:
         if trainer.leads:
@@ -394,8 +391,9 @@ def show_trainer(page: NodePage | None, name: str, trainer: Trainer) -> None:
             return HealthAnswer(ok=True, why="stands by")
         return HealthAnswer(ok=False, why="looks for the trainer that leads")
 
-    page.of_role = lambda: {"run": name, "state": state().why}
-    page.page.health.of_role = state
+    stack.health.of_role = state
+    if stack.page is not None:
+        stack.page.of_role = lambda: {"run": name, "state": state().why}
 
 
 def standing_of(trainer: Trainer) -> RunRole:

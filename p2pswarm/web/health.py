@@ -35,6 +35,7 @@ class NodeHealth:
     """What a node knows of its own state."""
 
     def __init__(self, role: str, now_s: float) -> None:
+        self.role = role
         self._turn_s = now_s
         self.of_role: Callable[[], HealthAnswer] = lambda: HealthAnswer(
             ok=False, why=f"a {role} that joins the swarm"
@@ -44,6 +45,11 @@ class NodeHealth:
     def on_turn(self, now_s: float) -> None:
         """Note that the loop turned."""
         self._turn_s = now_s
+
+    def answer(self, now_s: float) -> HealthAnswer:
+        """Whether the node does its work, as the loop itself says, which turns then."""
+        self.on_turn(now_s)
+        return self.of_role()
 
     def live(self, now_s: float) -> HealthAnswer:
         """Whether the loop turned lately."""

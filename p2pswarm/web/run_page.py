@@ -45,10 +45,10 @@ class StepHistogram:
 class RunPage:
     """The page of one node."""
 
-    def __init__(self, role: str, now_s: float, wall: Callable[[], float]) -> None:
-        """`wall`: the wall clock; in a replay, that of its newest event."""
-        self.role = role
-        self.health = NodeHealth(role, now_s)
+    def __init__(self, health: NodeHealth, wall: Callable[[], float]) -> None:
+        """`health`: of the node; `wall`: the wall clock; in a replay, that of its newest event."""
+        self.role = health.role
+        self.health = health
         self.view = RunView()
         """The run; whoever gives events to the page gives them to this first."""
         self.streams = EventStreams()

@@ -44,6 +44,21 @@ def test_what_is_no_page_is_not_ready(answer, capsys):
     assert "\x1b" not in said
 
 
+def test_without_a_node_of_ones_own_the_line_says_so(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    file = tmp_path / "node.toml"
+    file.write_text("[serve]\n")
+
+    assert main(["health"]) == 1
+    assert main(["health", "--json", str(tmp_path)]) == 1
+    assert main(["health", str(file)]) == 1
+
+    none, empty, file_says = capsys.readouterr().out.splitlines()
+    assert none.startswith("not ready: you run no node on this machine")
+    assert empty.startswith('{"ok":false,"why":"no node runs with ')
+    assert "names no `state`" in file_says
+
+
 @pytest.mark.parametrize("text", ["x", "1.2.3.4", "a:b", "127.0.0.1:99999"])
 def test_an_address_that_is_none_is_a_line(text, capsys):
     with pytest.raises(SystemExit) as ended:

@@ -45,6 +45,23 @@ SETTINGS = {
     "a trainer whose curves go to two places": trainer(
         TrainConfig(data=Path("text"), curves=Path("c.csv"), wandb="tries/first")
     ),
+    "a server that costs, at night": server(
+        price_per_hour=0.35, spot=True, hours="20:00-08:00", leave="run, idle:600"
+    ),
+    "a server that stays": server(leave="never"),
+    "a trainer with a budget": trainer(
+        TrainConfig(
+            data=Path("text"),
+            price_per_hour=0.1,
+            currency="EUR",
+            budget=150,
+            price_limit=2,
+            notify="https://hooks.example/a-secret",
+        )
+    ),
+    "a trainer that runs a command": trainer(
+        TrainConfig(data=Path("text"), notify=("mail", "-s", "run", "me@example.org"))
+    ),
     "a trainer of a model in a folder, whose sizes are its own": trainer(run=PRETRAINED),
     "a trainer that reads names of special tokens": trainer(
         TrainConfig(data=Path("text"), tokenizer="model", special_tokens="tokens")

@@ -161,6 +161,8 @@ def test_the_bootstrap_image_runs_without_rights_and_leaves_when_it_is_stopped(i
             assert images.podman("inspect", "node", "--format={{.State.Running}}") == "true", said
         inside = "import os; print(os.getuid(), oct(os.stat('/state/node.identity').st_mode))"
         assert images.podman("exec", "node", "/bin/python", "-c", inside) == "10001 0o100600"
+        health = ("/bin/python", "-m", "p2pswarm", "health")
+        assert images.podman("exec", "node", *health) == "ready: in the swarm"
 
         images.podman("stop", "node")
 

@@ -1,7 +1,9 @@
 """Recipes are files to copy: our own parser takes all that they say to us."""
 
+import json
 import re
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -20,12 +22,14 @@ from deploy.recipes import (  # noqa: E402
 from p2pswarm.base.exit_codes import DONE, INTERRUPTED, TERMINATED, UNUSABLE, code_of  # noqa: E402
 from p2pswarm.checkpoint.targets import may_use  # noqa: E402
 from p2pswarm.command_line import make_parser  # noqa: E402
+from p2pswarm.commands.health import ANSWER_S  # noqa: E402
 from p2pswarm.commands.node import settings_of  # noqa: E402
 from p2pswarm.node.shutdown import LEAVE_S  # noqa: E402
 from p2pswarm.settings.environment import VARIABLES  # noqa: E402
 from p2pswarm.settings.node_config import NodeConfig, ServeConfig  # noqa: E402
 from p2pswarm.settings.parser import load  # noqa: E402
 from p2pswarm.settings.service_hours import idle_s, leaves_with_run  # noqa: E402
+from p2pswarm.web.health import STANDS_STILL_S  # noqa: E402
 
 LAUNCHERS = ("container", "kubernetes", "skypilot", "slurm", "systemd")
 RENTED = ("kubernetes", "skypilot", "slurm")
@@ -171,6 +175,46 @@ def test_a_pod_has_the_time_to_leave_and_no_more_rights_than_it_needs():
         for container in pod["containers"]:
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
             assert container["securityContext"]["readOnlyRootFilesystem"]
+
+
+def test_a_probe_begins_a_pod_again_for_its_loop_and_never_for_its_run():
+    containers = [
+        container
+        for file in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+        for document in documents(file)
+        for pod in pods(document)
+        for container in pod["containers"]
+    ]
+
+    for container in containers:
+        live = {probe: asked(container[probe]) for probe in ("startupProbe", "livenessProbe")}
+        assert all(flags.live for flags in live.values())
+        assert not asked(container["readinessProbe"]).live
+        still_s = container["livenessProbe"]["periodSeconds"]
+        assert still_s * container["livenessProbe"]["failureThreshold"] > 10 * STANDS_STILL_S
+
+
+def test_the_health_check_of_an_image_is_our_command():
+    for name in ("Containerfile", "bootstrap.Containerfile"):
+        line = re.search(
+            r"^HEALTHCHECK .*CMD (\[.*\])$", (DEPLOY / "container" / name).read_text(), re.MULTILINE
+        )
+        assert line
+        assert not health_flags(json.loads(line[1])).live
+
+
+def asked(probe):
+    """The flags of the command that a probe of Kubernetes runs."""
+    assert probe["timeoutSeconds"] > ANSWER_S
+    return health_flags(probe["exec"]["command"])
+
+
+def health_flags(words):
+    """The flags of `p2pswarm health` as a container runs it."""
+    python, module, program, *flags = words
+    assert Path(python).name in ("python", "python3")
+    assert (module, program, flags[0]) == ("-m", "p2pswarm", "health")
+    return make_parser().parse_args(flags)
 
 
 def test_the_pages_show_the_recipes_themselves():

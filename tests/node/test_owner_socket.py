@@ -12,6 +12,7 @@ import pytest
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.command_line import main
+from p2pswarm.commands import health
 from p2pswarm.net.os.event_loop import run
 from p2pswarm.node.owner_requests import OwnerRequest, OwnerRequests
 from p2pswarm.node.owner_socket import (
@@ -25,6 +26,7 @@ from p2pswarm.node.owner_socket import (
     running_nodes,
 )
 from p2pswarm.settings.node_config import NodeConfig
+from p2pswarm.web.health import HealthAnswer, NodeHealth
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +41,10 @@ class Owned:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.requests = OwnerRequests(lambda: self.asked.append("drain"))
+        self.health = NodeHealth("stage", 0.0)
+        self.requests = OwnerRequests(
+            lambda: self.asked.append("drain"), lambda: self.health.answer(1.0).to_json()
+        )
         self.requests.pauses(self._pause, self._resume)
 
     async def _pause(self) -> str:
@@ -197,7 +202,7 @@ def test_a_node_is_up_though_its_owner_has_no_folder(monkeypatch, tmp_path):
 
 def test_a_node_that_cannot_be_paused_says_what_can_be_done():
     async def story() -> None:
-        requests = OwnerRequests(lambda: None)
+        requests = OwnerRequests(lambda: None, str)
         with pytest.raises(Unusable, match="only a server can be paused; p2pswarm drain"):
             await requests.carry_out(OwnerRequest.PAUSE)
 
@@ -214,6 +219,53 @@ def test_the_command_finds_the_only_node_and_prints_its_answer(capsys):
         assert await asyncio.to_thread(commanded, capsys, "pause") == (0, "paused\n")
 
     assert owned(story) == ["pause"]
+
+
+def test_the_command_asks_the_only_node_whether_it_does_its_work(capsys):
+    node = Owned()
+
+    async def story() -> None:
+        async with owner_socket(NodeConfig(role="stage"), "abcd", node.requests):
+            assert await asyncio.to_thread(commanded, capsys, "health") == (
+                1,
+                "not ready: a stage that joins the swarm\n",
+            )
+            live = await asyncio.to_thread(commanded, capsys, "health", "--live")
+            assert live == (0, "ready: the loop turns\n")
+            node.health.of_role = lambda: HealthAnswer(ok=True, why="serves")
+            ready = await asyncio.to_thread(commanded, capsys, "health", "--json")
+            assert ready == (0, '{"ok":true,"why":"serves"}\n')
+
+    run(story())
+
+
+def test_a_node_that_answers_late_or_something_else_is_not_ready(capsys, monkeypatch):
+    node = Owned()
+    monkeypatch.setattr(health, "ANSWER_S", 0.2)
+
+    async def story() -> None:
+        answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(node.requests, "carry_out", lambda _request: answered)
+        async with owner_socket(NodeConfig(role="stage"), "abcd", node.requests):
+            late = await asyncio.to_thread(commanded, capsys, "health", "--live")
+            answered.set_result("nothing of that kind")
+            other = await asyncio.to_thread(commanded, capsys, "health")
+        assert late[0] == other[0] == 1
+        assert "does not answer within" in late[1]
+        assert "answers something else" in other[1]
+
+    run(story())
+
+
+def test_a_folder_that_machines_share_names_the_node_of_this_one(tmp_path, capsys):
+    elsewhere = RunningNode(1, "k", "efgh", "stage", "another-machine", 1)
+    (tmp_path / f"1-efgh{ENDING}").write_text(json.dumps(asdict(elsewhere)))
+
+    async def story() -> None:
+        paused = await asyncio.to_thread(commanded, capsys, "pause", str(tmp_path))
+        assert paused == (0, "paused\n")
+
+    assert owned(story, tmp_path) == ["pause"]
 
 
 def test_of_several_nodes_one_is_to_be_named(capsys, tmp_path):

@@ -15,6 +15,8 @@ import torch
 from core import core_of
 from procs.harness import plain_loop, tensors
 
+from p2pswarm.command_line import main
+
 HERE = ("--listen", "127.0.0.1:0")
 RUN = """
 [train]
@@ -238,10 +240,13 @@ def test_an_owner_pauses_resumes_and_drains_a_server(start, seed_node, run_of, t
         assert one.line_with("serving stage 0")
     entry = next(state.glob("*.node.json"))
     assert entry.stat().st_mode & 0o777 == 0o600
+    assert main(["health", str(state)]) == 0
 
     paused = start("pause", state, module="p2pswarm")
     assert paused.line_with("paused: p2pswarm resume goes on")
     assert mine.line_with("paused: p2pswarm resume goes on")
+    assert main(["health", str(state)]) == 1
+    assert main(["health", "--live", str(state)]) == 0
     assert paused.end() == 0
     resumed = start("resume", state, module="p2pswarm")
     assert resumed.end() == 0

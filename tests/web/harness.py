@@ -19,6 +19,7 @@ from p2pswarm.progress.events import (
     Stepped,
 )
 from p2pswarm.web.gate import PageGate
+from p2pswarm.web.health import NodeHealth
 from p2pswarm.web.page_server import PageServer, listening
 from p2pswarm.web.run_page import RunPage
 
@@ -79,7 +80,9 @@ class FedPage:
 
 def fed_page(clock: Callable[[], float]) -> FedPage:
     wall = WallClock()
-    return FedPage(RunPage("trainer", clock(), wall), EventNumbers(RUN, "k7f2", wall), wall, clock)
+    return FedPage(
+        RunPage(NodeHealth("trainer", clock()), wall), EventNumbers(RUN, "k7f2", wall), wall, clock
+    )
 
 
 @contextlib.asynccontextmanager

@@ -26,7 +26,7 @@ from p2pswarm.progress.page import LineFormat, page
 from p2pswarm.progress.printable import printable
 from p2pswarm.progress.view import RunView
 from p2pswarm.settings.page_config import AUTO, OFF, PageConfig
-from p2pswarm.web.health import HealthAnswer
+from p2pswarm.web.health import HealthAnswer, NodeHealth
 from p2pswarm.web.run_page import RunPage
 
 DRAW_EVERY_S = 0.1  # faster than eyes, and slower than a log is read
@@ -73,7 +73,7 @@ async def show(
     """
     view, clock = RunView(), asyncio.get_running_loop().time
     now = wall or (lambda: view.newest_at or 0.0)
-    shown = RunPage("watch", clock(), now)
+    shown = RunPage(NodeHealth("watch", clock()), now)
     shown.view = view
     shown.health.of_role = lambda: HealthAnswer(ok=True, why="shows a run")
     places = places_of(config, "watch", in_terminal=console.is_terminal)

@@ -8,7 +8,6 @@ from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.node.stack.machine_name import machine_name
 from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.web.gate import TOKEN_KEY
-from p2pswarm.web.health import HealthAnswer
 from p2pswarm.web.own_figures import LinkBytes, Traffic
 from p2pswarm.web.run_page import RunPage
 
@@ -59,9 +58,6 @@ class NodePage:
 
     def follow(self, links_of: Callable[[], Iterable[Link]]) -> None:
         """The node is in the swarm: look at its links from now on, once a second."""
-        done = self._config.role == "bootstrap"  # any other node's role says when it does its work
-        why = "in the swarm" if done else "in the swarm, and its role begins"
-        self.page.health.of_role = lambda: HealthAnswer(ok=done, why=why)
 
         def look() -> None:
             self._traffic.on_links(

@@ -44,6 +44,7 @@ from p2pswarm.reach.punch.puncher import Puncher
 from p2pswarm.reach.relay.circuit_net import CircuitNet
 from p2pswarm.reach.relay.reservations_io import RelayKeeper
 from p2pswarm.settings.node_config import NodeConfig
+from p2pswarm.web.health import NodeHealth
 
 BEYOND = ("192.0.2.1", 9)  # RFC 5737: an address that no host has; nothing is sent to it
 LOOK_AGAIN_S = 1.0  # so soon we look again for a run that was not found
@@ -73,6 +74,8 @@ class NodeStack:
     """Those of the runs that this node takes part in; see `node/run/run_members.py`."""
     page: NodePage | None = None
     """What browsers show of this node, if it has a page."""
+    health: NodeHealth = field(default_factory=lambda: NodeHealth("node", 0.0))
+    """What probes ask; the role says whether it does its work."""
 
 
 @contextlib.asynccontextmanager
