@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from p2pswarm.base.ids import Address
 from p2pswarm.net.crypto.key_file import identity_from
@@ -59,9 +59,9 @@ from p2pswarm.web.page_server import FILE_TYPES, FILES
 from p2pswarm.web.run_page import RunPage
 
 HERE = Path(__file__).parent
-SERVERS, STAGES, VIEWERS = 20, 2, 16
-MICROBATCHES = 20
-FORWARD_S = 0.02  # with ten servers a stage some five steps a second
+SERVERS, STAGES, VIEWERS = 20, 10, 16  # two a stage, so that sums take few messages
+MICROBATCHES = 4
+FORWARD_S = 0.002  # all servers are one process on half a core: some five steps a second
 TOKEN = "the-token-of-a-bench-of-one-host"
 FLOOD_PER_S = 100_000
 DAY_STEPS = 86_400
@@ -69,6 +69,15 @@ DAY_STEPS = 86_400
 
 def quiet(_: object) -> None:
     """Say nothing."""
+
+
+class Turn(NamedTuple):
+    """What was seen in one turn."""
+
+    rate_per_s: float
+    """Steps."""
+    busy: float
+    """Share of a processor that this process takes: trainer, page and log, not their servers."""
 
 
 class Turns:
@@ -81,12 +90,13 @@ class Turns:
         """Take an event of the run."""
         self.steps += isinstance(event, Stepped)
 
-    async def rate(self, seconds: float) -> float:
-        """Steps a second over so long, after a moment in which the change settles."""
+    async def turn(self, seconds: float) -> Turn:
+        """Look on for so long, after a moment in which the change settles."""
         await asyncio.sleep(1.0)
-        begun, before = time.monotonic(), self.steps
+        begun, busy, before = time.monotonic(), time.process_time(), self.steps
         await asyncio.sleep(seconds)
-        return (self.steps - before) / (time.monotonic() - begun)
+        took_s, busy_s = time.monotonic() - begun, time.process_time() - busy
+        return Turn((self.steps - before) / took_s, busy_s / took_s)
 
 
 @contextlib.asynccontextmanager
@@ -98,7 +108,7 @@ async def swarm(folder: Path) -> AsyncIterator[tuple[EventHub, Turns]]:
         steps=10**6,
         stages=STAGES,
         emulated=True,
-        model=ModelConfig(d_model=64, heads=4, layers=4, sequence_length=64),
+        model=ModelConfig(d_model=64, heads=4, layers=STAGES, sequence_length=64),
         batch=BatchConfig(rows=1, microbatches=MICROBATCHES),
         balance=BalanceConfig(rule="off"),
     )
@@ -193,16 +203,16 @@ async def costs(pairs: int, seconds: float) -> dict[str, Any]:
                 shown, attacked, plain = [], [], []
                 try:
                     for _ in range(pairs):
-                        plain.append(await turns.rate(seconds))
+                        plain.append(await turns.turn(seconds))
                         ends = [
                             hub.listen(lambda told: page.on_line(told, loop.time())),
                             hub.listen(log.on_event),
                         ]
                         await watchers.do(f"view {VIEWERS}")
-                        shown.append(await turns.rate(seconds))
+                        shown.append(await turns.turn(seconds))
                         await watchers.do("attack")
                         flooding = loop.create_task(flood(page, hub.numbers.stamp))
-                        attacked.append(await turns.rate(seconds))
+                        attacked.append(await turns.turn(seconds))
                         flooding.cancel()
                         await watchers.do("nothing")
                         for end in ends:
@@ -214,15 +224,20 @@ async def costs(pairs: int, seconds: float) -> dict[str, Any]:
         "servers": SERVERS,
         "viewers": VIEWERS,
         "pairs": pairs,
-        "steps_per_s": statistics.median(plain),
+        "steps_per_s": statistics.median(turn.rate_per_s for turn in plain),
         "page_and_log": ratio(shown, plain),
         "attacked": ratio(attacked, shown),
+        "busy": {
+            name: statistics.median(turn.busy for turn in kind)
+            for name, kind in (("plain", plain), ("shown", shown), ("attacked", attacked))
+        },
     }
 
 
-def ratio(with_it: list[float], without: list[float]) -> dict[str, float]:
+def ratio(with_it: list[Turn], without: list[Turn]) -> dict[str, float]:
     """The median of the pairs' ratios, and its quartiles."""
-    found = sorted(a / b for a, b in zip(with_it, without, strict=True) if b)
+    pairs = zip(with_it, without, strict=True)
+    found = sorted(a.rate_per_s / b.rate_per_s for a, b in pairs if b.rate_per_s)
     low, _, high = statistics.quantiles(found, n=4) if len(found) > 1 else (found * 3)
     return {"ratio": statistics.median(found), "low": low, "high": high}
 

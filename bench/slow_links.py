@@ -76,6 +76,7 @@ OURS = (BF16, *RUNGS, AUTOMATIC, PROJECTOR, DELAY)
 THEIRS = ("gloo-1f1b", "gloo-1f1b-bf16", "gloo-gpipe-bf16", "gloo-ddp", "gloo-ddp-fp16", DILOCO)
 SYSTEMS = (LOOP, *OURS, *THEIRS)
 FOREVER = 10**6  # steps: we end the run
+TICKS_S = (10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500)
 INK, FAINT = "#222222", "#bbbbbb"
 COLORS = {"ours": "#1f5f99", "theirs": "#c0392b"}
 
@@ -319,6 +320,9 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
         axes.set(xscale="log", yscale="log", xlabel="Mbit/s of a link", ylabel="s to the loss")
         rates = sorted({row["mbit"] for row in rows})
         axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
+        low, high = axes.get_ylim()
+        seconds = [number for number in TICKS_S if low <= number <= high]
+        axes.set_yticks(seconds, [f"{number:g}" for number in seconds])
         axes.minorticks_off()
         axes.spines[["top", "right"]].set_visible(False)
         axes.spines[["left", "bottom"]].set_color(FAINT)
