@@ -20,6 +20,7 @@ OFFERED = {
     "Server": ("api.server", "Server"),
     "Size": ("net.wire.message", "Size"),
     "Trainer": ("api.trainer", "RunTrainer"),
+    "cost_events": ("progress.cost_events", ""),
     "data": ("data", ""),
     "errors": ("base.errors", ""),
     "events": ("progress.events", ""),

@@ -8,7 +8,7 @@ from p2pswarm.base import errors
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.models.compute.inference import load_model as load
 from p2pswarm.net.wire.message import Message, Range, Size, message
-from p2pswarm.progress import events
+from p2pswarm.progress import cost_events, events
 
 __all__ = [
     "Address",
@@ -21,6 +21,7 @@ __all__ = [
     "Server",
     "Size",
     "Trainer",
+    "cost_events",
     "data",
     "errors",
     "events",

@@ -8,11 +8,15 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 
 import p2pswarm as ps
 from p2pswarm.api.run import RunSettings
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.tokenizer import train_tokenizer
 from p2pswarm.node.run.run_folder import RunFolder
 from p2pswarm.settings.config import RunConfig
@@ -262,6 +266,77 @@ async def test_server_and_trainer_train_and_save(text, tmp_path):
     assert isinstance(events[-1], ps.events.Ended)
     assert saved == path
     assert path.stat().st_size > 0
+
+
+def asked(link: str, path: str) -> Any:
+    """What the page that `link` opens says under a path."""
+    at = urlsplit(link)
+    token = parse_qs(at.query)["t"][0]
+    request = Request(f"http://{at.netloc}{path}", headers={"Authorization": f"Bearer {token}"})
+    with urlopen(request, timeout=10.0) as answer:
+        return json.load(answer)
+
+
+async def test_nodes_of_a_program_have_pages(text):
+    async with (
+        ps.Node(listen=LOOPBACK, page=LOOPBACK, name="attic") as node,
+        ps.Node(listen=LOOPBACK, page=LOOPBACK, bootstrap=[str(node.contact.address)]) as other,
+        asyncio.TaskGroup() as tasks,
+    ):
+        server = ps.Server(other, run="tiny", device="cpu")
+        serving = tasks.create_task(server.serve())
+        run = tiny_run(steps=1_000_000)
+        async with ps.Trainer(node, run, data=ps.data.Bytes(text)) as trainer:
+            async for event in trainer:
+                if isinstance(event, ps.events.Stepped):
+                    break
+            seen = await asyncio.to_thread(asked, node.page_link, "/view")
+            lent = await asyncio.to_thread(asked, other.page_link, "/view")
+            ready = [
+                await asyncio.to_thread(asked, each, "/readyz")
+                for each in (node.page_link, other.page_link)
+            ]
+            trainer.end("seen enough")
+
+        assert await serving == "seen enough"
+    assert seen["run"]["name"] == "tiny"
+    assert seen["you"]["name"] == "attic"
+    assert (lent["you"]["stage"], lent["you"]["run"]) == (0, "tiny")
+    assert [each["why"] for each in ready] == ["leads the run", "serves"]
+
+
+async def test_a_node_without_a_page_has_no_link():
+    async with ps.Node(listen=LOOPBACK) as node:
+        assert node.page_link == ""
+
+
+async def test_a_budget_is_told_and_the_program_saves_and_ends(text, tmp_path):
+    state, run = tmp_path / "state", tiny_run(steps=1_000_000)
+    costs = {"price_per_hour": 1000.0, "currency": "EUR", "budget": 0.1}
+    async with ps.Node(listen=LOOPBACK, state=state) as node, asyncio.TaskGroup() as tasks:
+        other = tasks.create_task(serve_any(str(node.contact.address)))
+        async with ps.Trainer(node, run, data=ps.data.Bytes(text), **costs) as trainer:
+            events = []
+            async for event in trainer:
+                events.append(event)
+                if isinstance(event, ps.cost_events.BudgetReached) and event.over:
+                    saved = await trainer.save(tmp_path / "weights.safetensors")
+                    trainer.end("the budget is spent")
+        assert await other == "the budget is spent"
+
+    assert isinstance(events[-1], ps.events.Ended)
+    assert events[-1].reason == "the budget is spent"
+    assert saved.stat().st_size > 0
+    assert not RunFolder(state).read().finished
+    async with ps.Node(listen=LOOPBACK, state=state) as node:
+        with pytest.raises(Unusable, match="raise it to go on"):
+            async with ps.Trainer(node, run, data=ps.data.Bytes(text), **costs):
+                pass
+
+
+async def serve_any(address: str) -> str:
+    async with ps.Node(listen=LOOPBACK, bootstrap=[address]) as node:
+        return await ps.Server(node, run="tiny", device="cpu").serve()
 
 
 async def test_closed_run_is_for_who_is_invited_and_its_folder_begins_another_one(text, tmp_path):

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self
@@ -13,12 +14,16 @@ from p2pswarm.base.ids import Contact
 from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.rpc.base import Rpc
+from p2pswarm.node.page import open_page
 from p2pswarm.node.roles import role_module
 from p2pswarm.node.run.invitation_text import joining
 from p2pswarm.node.stack.stack import NodeStack, open_stack
 from p2pswarm.settings.node_config import NetworkConfig, NodeConfig
+from p2pswarm.settings.page_config import OFF
 from p2pswarm.settings.parser import from_values
+from p2pswarm.web.health import NodeHealth
 
+log = logging.getLogger(__name__)
 logging.getLogger("p2pswarm").addHandler(logging.NullHandler())  # programs choose whether they log
 
 
@@ -39,6 +44,8 @@ class Node:
             node's key too, if `identity` names none. Its trainer keeps the owner's key there, and
             invites.
         name: What people call this machine; empty: the name of the host.
+        page: HOST:PORT of the page that a browser shows of this node and its run; port 0 takes any
+            free one; empty: none. `page_link` opens it.
 
     Raises:
         ValueError: A setting is not allowed; the message names it and what is.
@@ -56,6 +63,7 @@ class Node:
         invite: str | Path = "",
         state: str | Path | None = None,
         name: str = "",
+        page: str = "",
     ) -> None:
         if isinstance(bootstrap, str):
             raise TypeError(f'bootstrap is a list of addresses: bootstrap=["{bootstrap}"]')
@@ -67,6 +75,7 @@ class Node:
             "invite": str(invite),
             "state": str(state) if state else None,
             "name": name,
+            "page": {"listen": page or OFF},
         }
         self._config = from_values(NodeConfig, values)
         self._stack: NodeStack | None = None
@@ -76,7 +85,12 @@ class Node:
         config = await asyncio.to_thread(joining, self._config)
         async with AsyncExitStack() as blocks:
             identity = blocks.enter_context(identity_from(config.key_file))
-            self._stack = await blocks.enter_async_context(open_stack(config, identity))
+            health = NodeHealth(config.role, asyncio.get_running_loop().time())
+            shown = await blocks.enter_async_context(open_page(config, health, log.warning))
+            stack = await blocks.enter_async_context(open_stack(config, identity))
+            if shown is not None:
+                shown.follow(stack.endpoint.links)
+            self._stack = replace(stack, page=shown, health=health)
             self._blocks = blocks.pop_all()
         return self
 
@@ -100,6 +114,12 @@ class Node:
     def contact(self) -> Contact:
         """This node's peer id, and the address that others dial."""
         return self.stack.endpoint.contact
+
+    @property
+    def page_link(self) -> str:
+        """What opens the page, its token included; empty: there is none, or its port is taken."""
+        page = self.stack.page
+        return "" if page is None else page.link
 
     @property
     def keeps_state(self) -> bool:

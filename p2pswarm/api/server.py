@@ -86,9 +86,16 @@ class Server:
         device = role.chosen_device(self._serve)
         choice = role.run_choice(settings, stack.identity.peer_id)
         threads = role.StageThreads()
+        hub = role.EventHub(role.numbers_of(b"", stack.identity.peer_id))
+        shown, events = role.shown_server(stack, device, hub)
+
+        def begins(server: Any) -> None:
+            self._server = server
+            shown.begin(server)
+
         try:
             served = await role.serve_next(
-                stack, choice, threads, device, self._leaving, log.info, self._begins
+                stack, choice, threads, device, self._leaving, log.info, begins, events
             )
         finally:
             threads.close()
@@ -97,6 +104,3 @@ class Server:
     def leave(self) -> None:
         """Leave the run after the step, or after 3 s at most; then `serve` returns."""
         self._leaving.set()
-
-    def _begins(self, server: Any) -> None:
-        self._server = server

@@ -16,7 +16,7 @@ from p2pswarm.commands.owner.invitations import check_asked, invite
 from p2pswarm.data.text_settings import TrainedText, settings_of
 from p2pswarm.node.progress.event_hub import numbers_of
 from p2pswarm.node.roles import role_module
-from p2pswarm.progress.event_lines import EventNumbers
+from p2pswarm.progress.event_lines import EventLine, EventNumbers
 from p2pswarm.progress.events import Ended, Event
 from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.parser import from_values
@@ -43,6 +43,10 @@ class RunTrainer:
             `state`. A run that is there already goes on as it is.
         standby: Found no run: stand by for one of the same settings and text that another trainer
             has founded, and lead it when needed. The node has an invitation, unless strangers lead.
+        price_per_hour: What this machine costs; servers tell their own prices.
+        currency: Of all sums of the run, in three letters.
+        budget: What the run may cost; 0: no limit. Once that is spent, the event `BudgetReached`
+            comes with `over`: save what is to stay, and call `end`, or go on.
 
     Raises:
         ValueError: A setting of `data` is not allowed, or a node without `state` is to found a
@@ -58,8 +62,17 @@ class RunTrainer:
         data: TrainedText,
         closed: bool = False,
         standby: bool = False,
+        price_per_hour: float = 0.0,
+        currency: str = "USD",
+        budget: float = 0.0,
     ) -> None:
-        values = settings_of(data) | {"closed": closed, "standby": standby}
+        values = settings_of(data) | {
+            "closed": closed,
+            "standby": standby,
+            "price_per_hour": price_per_hour,
+            "currency": currency,
+            "budget": budget,
+        }
         self._train = from_values(TrainConfig, values, "train")
         if closed and not standby and not node.keeps_state:
             raise ValueError("a closed run needs a folder for its owner's key: Node(state=FOLDER)")
@@ -71,6 +84,8 @@ class RunTrainer:
         """True if `Ended` was read; then no more events come."""
         self._told = asyncio.Event()
         self._done = False
+        self._ends_early = False
+        """`end` was called: `state` goes on with the run next time."""
         self._prepared: Any = None
         """Result of the role's `prepare`; None: not yet."""
 
@@ -86,11 +101,15 @@ class RunTrainer:
         stack = dataclasses.replace(stack, config=settings)
         self._entry = await self._role.enter_run(stack, prepared.text, log.info)
         self._run = self._entry.identity.config  # it may be closed by another
+        self._role.check_spent(own, self._entry)
+        hub = self._role.event_hub(stack, self._entry)
+        hub.listen(self._keep)
         stack = dataclasses.replace(stack, config=dataclasses.replace(settings, run=self._run))
         self._block: AbstractAsyncContextManager[Any, bool | None] = self._role.open_trainer(
-            stack, corpus, self._tell, self._entry
+            stack, corpus, hub.tell, self._entry
         )
         self._trainer = await self._block.__aenter__()
+        self._role.show_trainer(stack, self._run.name, self._trainer)
         return self
 
     async def __aexit__(
@@ -99,7 +118,7 @@ class RunTrainer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._done:
+        if self._done and not self._ends_early:
             await asyncio.to_thread(self._entry.finished)  # `state` begins another run next time
         await leave(self._block, kind, error, trace)
 
@@ -165,12 +184,21 @@ class RunTrainer:
         )
         return written.path
 
+    def end(self, reason: str) -> None:
+        """End the run before its last step, if this trainer leads it: servers are told `reason`.
+
+        `Ended` comes then. Call `save` before. A node with `state` goes on with the run next time.
+        """
+        self._ends_early = True
+        self._trainer.end(reason)
+
     @property
     def numbers(self) -> EventNumbers:
         """Return what numbers the events of this trainer, for lines of JSON."""
         return numbers_of(self._entry.identity.run, self._node.stack.identity.peer_id)
 
-    def _tell(self, event: Event) -> None:
+    def _keep(self, told: EventLine) -> None:
+        event = told.event
         self._done = self._done or (isinstance(event, Ended) and not event.failed)
         self._events.append(event)
         self._told.set()

@@ -187,16 +187,11 @@ async def run(
     keep_freed_memory()
     attendance = AttendanceClock(stack.config.serve, datetime.now)
     owner.pauses(attendance.pause, attendance.resume)
-    threads, me = StageThreads(), stack.identity.peer_id.short
+    threads = StageThreads()
     hub, logs = EventHub(numbers_of(b"", stack.identity.peer_id)), contextlib.ExitStack()
     try:
         hub.listen(logs.enter_context(open_event_log(stack.config.serve.log, "serve.log")))
-        clock = asyncio.get_running_loop().time
-        shown = ServerPage(stack, machine_facts(stack.config, device).processor, clock)
-        if stack.page is not None:
-            hub.show_on(stack.page.page, clock)
-            hub.listen(shown.on_event)
-        events = ServerEvents(hub, me, machine_name(stack.config), VERSION)
+        shown, events = shown_server(stack, device, hub)
         say = both(events.on_line, say)
         here = _ServingNode(stack, threads, device, say, attendance, events, shown.begin)
         async with asyncio.TaskGroup() as tasks:
@@ -208,6 +203,18 @@ async def run(
         owner.pauses(None, None)
         threads.close()
         await asyncio.to_thread(logs.close)
+
+
+def shown_server(
+    stack: NodeStack, device: torch.device, hub: EventHub
+) -> tuple[ServerPage, ServerEvents]:
+    """What says of a server that it serves, to its page and to probes, and its events."""
+    clock, me = asyncio.get_running_loop().time, stack.identity.peer_id.short
+    shown = ServerPage(stack, machine_facts(stack.config, device).processor, clock)
+    if stack.page is not None:
+        hub.show_on(stack.page.page, clock)
+        hub.listen(shown.on_event)
+    return shown, ServerEvents(hub, me, machine_name(stack.config), VERSION)
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,6 +182,12 @@ class LostText:
         self._leaving.set()
 
 
+def check_spent(config: NodeConfig, entry: RunEntry) -> None:
+    """Raise Unusable if nothing is left of the budget."""
+    before = spent_before(config.state, entry.identity.run, entry.resumed)
+    check_budget(config.train, before)
+
+
 def event_hub(stack: NodeStack, entry: RunEntry) -> EventHub:
     """Return what numbers the events of this process, and passes them on."""
     hub = EventHub(numbers_of(entry.identity.run, stack.identity.peer_id))
