@@ -189,7 +189,7 @@ class RunTrainer:
 
         `Ended` comes then. Call `save` before. A node with `state` goes on with the run next time.
         """
-        self._ends_early = True
+        self._ends_early = self._trainer.leads and not self._done
         self._trainer.end(reason)
 
     @property
