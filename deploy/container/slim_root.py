@@ -53,14 +53,17 @@ def copy(file: Path, root: Path) -> None:
     shutil.copy2(file, there, follow_symlinks=True)
 
 
-def copy_modules(source: Path, there: Path) -> None:
-    """Copy modules, and leave their bytecode in the place of their text."""
+def copy_modules(source: Path, there: Path, optimize: int = 0) -> None:
+    """Copy modules, and leave their bytecode in the place of their text.
+
+    `optimize`: 2 leaves out what a program says of itself: docstrings and assertions.
+    """
     ignore = shutil.ignore_patterns(*LEFT_OUT)
     shutil.copytree(source, there, ignore=ignore, symlinks=False, dirs_exist_ok=True)
     for lexer in (there / LEXERS).glob("*.py"):
         if lexer.name not in LEXERS_KEPT:
             lexer.unlink()
-    if not compileall.compile_dir(there, quiet=1, legacy=True, workers=1):
+    if not compileall.compile_dir(there, quiet=1, legacy=True, workers=1, optimize=optimize):
         sys.exit(f"{source}: some modules cannot be compiled")
     for text in there.rglob("*.py"):
         text.unlink()
@@ -71,7 +74,7 @@ def main(site: Path, root: Path) -> None:
     python = Path(sys.executable).resolve()
     stdlib = Path(sysconfig.get_path("stdlib"))
     copy(python, root)
-    copy_modules(stdlib, root / stdlib.relative_to("/"))
+    copy_modules(stdlib, root / stdlib.relative_to("/"), optimize=2)
     copy_modules(site, root / "p2pswarm")
     binaries = [python, *root.rglob("*.so")]
     needed = libraries(binaries)

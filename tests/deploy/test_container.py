@@ -19,7 +19,6 @@ PROGRAMS = ("buildah", "podman", "runc", "debootstrap")
 BASE = os.environ.get("P2PSWARM_DEPLOY_BASE", "")
 """A folder with the root of a system that has python3 and pip; else debootstrap makes one."""
 PACKAGES = "python3,python3-pip"
-OF_SOURCE = ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
 ONLY = """
 import sys
 
@@ -99,13 +98,9 @@ def images(tmp_path_factory) -> Iterator[Images]:
     base = Path(BASE) if BASE else folder / "base"
     if not BASE:
         fetched("debootstrap", "--variant=minbase", f"--include={PACKAGES}", "stable", str(base))
-    source = folder / "source"
-    shutil.copytree(ROOT / "p2pswarm", source / "p2pswarm")
-    for name in OF_SOURCE:
-        shutil.copy(ROOT / name, source)
     pip = [sys.executable, "-m", "pip"]
     wheel = [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(recipe / "wheel")]
-    subprocess.run([*wheel, str(source)], check=True)
+    subprocess.run([*wheel, str(ROOT)], check=True)
     python = subprocess.run(
         ["chroot", base, "python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
         check=True,
