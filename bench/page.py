@@ -61,7 +61,7 @@ from p2pswarm.web.run_page import RunPage
 HERE = Path(__file__).parent
 SERVERS, STAGES, VIEWERS = 20, 10, 16  # two a stage, so that sums take few messages
 MICROBATCHES = 4
-FORWARD_S = 0.002  # all servers are one process on half a core: some five steps a second
+FORWARD_S = 0.002  # all servers are one process on half a core: some two steps a second
 TOKEN = "the-token-of-a-bench-of-one-host"
 FLOOD_PER_S = 100_000
 DAY_STEPS = 86_400

@@ -101,7 +101,6 @@ class RunTrainer:
         stack = dataclasses.replace(stack, config=settings)
         self._entry = await self._role.enter_run(stack, prepared.text, log.info)
         self._run = self._entry.identity.config  # it may be closed by another
-        self._role.check_spent(own, self._entry)
         hub = self._role.event_hub(stack, self._entry)
         hub.listen(self._keep)
         stack = dataclasses.replace(stack, config=dataclasses.replace(settings, run=self._run))

@@ -75,7 +75,6 @@ def of_own_node(named: Path | None, *, live: bool) -> ProbeAnswer:
     """Ask a node of one's own; that it is not there is an answer, too."""
     module = importlib.import_module("p2pswarm.node.owner_socket")
     requests = importlib.import_module("p2pswarm.node.owner_requests")
-
     try:
         node = only_node(module, named)
         answer = asyncio.run(module.ask_node(node, requests.OwnerRequest.HEALTH, ANSWER_S))

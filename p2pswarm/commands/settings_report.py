@@ -3,6 +3,7 @@
 Errors:  Unusable for a file that is missing or cannot be written.
 """
 
+import shlex
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,7 +12,7 @@ from p2pswarm.data.sources import check_there, tokenizer_file
 from p2pswarm.node.progress.event_log import try_event_log
 from p2pswarm.run.schedule import delay_cost, learning_rate, warms_on
 from p2pswarm.settings.config import EMULATED, HF, RunConfig
-from p2pswarm.settings.limits import BYTES, trained_tokens
+from p2pswarm.settings.limits import BYTES, is_web, trained_tokens
 from p2pswarm.settings.node_config import (
     CONTEXT,
     TENSOR,
@@ -26,7 +27,6 @@ from p2pswarm.settings.train_config import TrainConfig
 
 Row = tuple[str, str]
 
-WEB_SCHEMES = ("http://", "https://")
 FINE_TUNING_RATE_MAX = 5e-4  # published recipes have 1e-6 to 2e-4
 USUAL_RATES = {False: ("2e-5", "2e-4"), True: ("5e-7", "5e-6")}
 """Of tokens and of pairs: where the whole model trains, and of adapters; TRL's for pairs."""
@@ -179,11 +179,11 @@ def _price_text(per_hour: float, currency: str) -> str:
 
 def _notify_text(notify: str | tuple[str, ...]) -> str:
     """Where alerts go; what may be a secret in it is left out."""
-    words = notify.split() if isinstance(notify, str) else notify
-    if not words:
+    if not notify:
         return "none (train.notify)"
-    host = urlsplit(words[0]).hostname if words[0].startswith(WEB_SCHEMES) else None
-    return f"posted to {host}" if host else f"given to {words[0]}"
+    if isinstance(notify, str) and is_web(notify):
+        return f"posted to {urlsplit(notify).hostname}"
+    return f"given to {(shlex.split(notify) if isinstance(notify, str) else notify)[0]}"
 
 
 def _checkpoint_rows(checkpoint: CheckpointConfig) -> list[Row]:

@@ -182,12 +182,6 @@ class LostText:
         self._leaving.set()
 
 
-def check_spent(config: NodeConfig, entry: RunEntry) -> None:
-    """Raise Unusable if nothing is left of the budget."""
-    before = spent_before(config.state, entry.identity.run, entry.resumed)
-    check_budget(config.train, before)
-
-
 def event_hub(stack: NodeStack, entry: RunEntry) -> EventHub:
     """Return what numbers the events of this process, and passes them on."""
     hub = EventHub(numbers_of(entry.identity.run, stack.identity.peer_id))
@@ -298,6 +292,7 @@ async def open_trainer(
     """
     if account is None:
         before = spent_before(stack.config.state, entry.identity.run, entry.resumed)
+        check_budget(stack.config.train, before)
         account = account_of(stack.config, entry, before, tell)
     corpus = await on_thread(functools.partial(_referring, stack.config, corpus, entry))
     try:

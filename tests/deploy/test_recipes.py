@@ -159,12 +159,7 @@ def test_a_job_of_kubernetes_counts_no_pod_that_was_taken(name):
 
 
 def test_a_pod_has_the_time_to_leave_and_no_more_rights_than_it_needs():
-    found = [
-        pod
-        for file in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
-        for document in documents(file)
-        for pod in pods(document)
-    ]
+    found = workload_pods()
 
     assert len(found) == 4
     for pod in found:
@@ -178,15 +173,7 @@ def test_a_pod_has_the_time_to_leave_and_no_more_rights_than_it_needs():
 
 
 def test_a_probe_begins_a_pod_again_for_its_loop_and_never_for_its_run():
-    containers = [
-        container
-        for file in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
-        for document in documents(file)
-        for pod in pods(document)
-        for container in pod["containers"]
-    ]
-
-    for container in containers:
+    for container in [each for pod in workload_pods() for each in pod["containers"]]:
         live = {probe: asked(container[probe]) for probe in ("startupProbe", "livenessProbe")}
         assert all(flags.live for flags in live.values())
         assert not asked(container["readinessProbe"]).live
@@ -201,6 +188,16 @@ def test_the_health_check_of_an_image_is_our_command():
         )
         assert line
         assert not health_flags(json.loads(line[1])).live
+
+
+def workload_pods():
+    """The pods of all workloads of Kubernetes."""
+    return [
+        pod
+        for file in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+        for document in documents(file)
+        for pod in pods(document)
+    ]
 
 
 def asked(probe):
