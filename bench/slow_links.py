@@ -18,6 +18,7 @@ another. Who does not get there in `--patience-s` has no time. Bytes are those o
     automatic                 ours, as the coordinator chooses by what it measures
     projector                 ours, modules at the cut with int8 and dither4 on top
     delay-1                   ours, dither6/dither3 and one step of delay
+    bf16+delay-1              ours, bf16 and one step of delay
     gloo-..., hivemind-...    see slow_links_peers.py
     plain-loop                one process without links
 
@@ -70,10 +71,12 @@ PEERS = Path(__file__).with_name("slow_links_peers.py")
 NOT_SERVERS = FIRST_SERVER  # the trainer's and the bootstrap node's hosts
 START_S = 120.0  # for processes to be up, beside the patience
 RUNGS = ("int8/dither4", "dither6/dither3", "dither4/dither3")
-BF16, AUTOMATIC, PROJECTOR, DELAY, LOOP = "bf16", "automatic", "projector", "delay-1", "plain-loop"
-PIPELINES, DILOCO = ("gloo-1f1b", "gloo-gpipe"), "hivemind-diloco"
-OURS = (BF16, *RUNGS, AUTOMATIC, PROJECTOR, DELAY)
-THEIRS = ("gloo-1f1b", "gloo-1f1b-bf16", "gloo-gpipe-bf16", "gloo-ddp", "gloo-ddp-fp16", DILOCO)
+BF16, AUTOMATIC, PROJECTOR, LOOP = "bf16", "automatic", "projector", "plain-loop"
+DELAYS = "delay-1", "bf16+delay-1"
+PIPELINES = ("gloo-1f1b", "gloo-gpipe")
+DILOCO = "hivemind-diloco", "hivemind-local"
+OURS = (BF16, *RUNGS, AUTOMATIC, PROJECTOR, *DELAYS)
+THEIRS = ("gloo-1f1b", "gloo-1f1b-bf16", "gloo-gpipe-bf16", "gloo-ddp", "gloo-ddp-fp16", *DILOCO)
 SYSTEMS = (LOOP, *OURS, *THEIRS)
 FOREVER = 10**6  # steps: we end the run
 TICKS_S = (10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500)
@@ -96,6 +99,8 @@ def run_of(system: str, run: Run) -> Run:
             return dataclasses.replace(coded(run, RUNGS[0]), boundary="projector")
         case "delay-1":
             return dataclasses.replace(coded(run, RUNGS[1]), delay=1)
+        case "bf16+delay-1":
+            return dataclasses.replace(coded(run, BF16), delay=1)
         case "plain-loop":
             return run
         case pair:
@@ -213,7 +218,7 @@ def start_members(
     """Start the processes of one of the others, where our servers would be."""
     hosts = range(FIRST_SERVER, FIRST_SERVER + run.stages)
     config = nodes.write("run", run.settings())
-    python = hivemind_python() if system == DILOCO else sys.executable
+    python = hivemind_python() if system in DILOCO else sys.executable
     about = ("--config", config, "--system", system, "--local-steps", options.local_steps)
     addresses = ("--address", *map(lab.address, hosts))
     names, seed = [], ""
@@ -221,7 +226,7 @@ def start_members(
         names.append(f"member {rank}")
         command = (python, PEERS, *about, "--rank", rank, *addresses, "--seed", seed)
         nodes.start_program(names[-1], host, [str(word) for word in command])
-        if system == DILOCO and not seed:
+        if system in DILOCO and not seed:
             seed = first_match(nodes.lines(names[0]), r"^at (\S+)")
     return names
 

@@ -10,6 +10,7 @@ the trainer's events; the losses of a step are those of the processes that tell 
     gloo-ddp                `DistributedDataParallel`: each has all blocks and a share of a step
     hivemind-diloco         steps of its own in each, then an average by hivemind's averager and a
                             step of Nesterov; it runs in .venv-peers
+    hivemind-local          the same without Nesterov: all go on from the average itself
 
 The others send float32; half of its bits with `-bf16` or `-fp16` behind a name. DDP's own hook for
 bfloat16 refuses gloo, so it has the other.
@@ -46,7 +47,8 @@ from p2pswarm.settings.parser import load
 PORT = 29_500  # torch's own; each process has a network of its own
 DEVICE = "wan0"  # of a host in the lab
 CPU = torch.device("cpu")
-OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9  # DiLoCo's, arXiv 2311.08105
+OUTER = {"hivemind-diloco": (0.7, 0.9), "hivemind-local": (1.0, 0.0)}
+"""The rate and the momentum of what is done with an average; DiLoCo's: arXiv 2311.08105."""
 GROUP_S = 120.0  # for all members of an average to find each other
 START_S = 60.0  # for hivemind's daemon
 HALVES = ("-bf16", "-fp16")
@@ -259,8 +261,12 @@ class HivemindAverage:
         self._step = self._averager.step(wait=False, require_trigger=True, timeout=GROUP_S)
 
 
-def train_diloco(member: Member, seed: str, local_steps: int) -> None:
-    """Members train alone for some steps; then all go on from one average."""
+def train_diloco(member: Member, seed: str, local_steps: int, outer: tuple[float, float]) -> None:
+    """Members train alone for some steps; then all go on from one average.
+
+    `outer`: the rate and the momentum of the step that is made with it.
+    """
+    rate, momentum = outer
     blocks = TrainedBlocks(member.run, range(block_count(member.run.model)))
     params_N = blocks.flat.params_N
     anchor_N, momentum_N = params_N.clone(), torch.zeros_like(params_N)
@@ -273,8 +279,8 @@ def train_diloco(member: Member, seed: str, local_steps: int) -> None:
         if (step + 1) % local_steps == 0:
             learnt_N = anchor_N - params_N
             average.average(learnt_N)
-            momentum_N.mul_(OUTER_MOMENTUM).add_(learnt_N)
-            anchor_N.sub_(OUTER_RATE * (learnt_N + OUTER_MOMENTUM * momentum_N))
+            momentum_N.mul_(momentum).add_(learnt_N)
+            anchor_N.sub_(rate * (learnt_N + momentum * momentum_N))
             params_N.copy_(anchor_N)
         member.tell(step, losses)
 
@@ -300,8 +306,8 @@ def main() -> None:
             train_pipeline(member, kind.removeprefix("gloo-"), narrow=narrow)
         case "gloo-ddp":
             train_ddp(member, narrow=narrow)
-        case "hivemind-diloco":
-            train_diloco(member, options.seed, options.local_steps)
+        case "hivemind-diloco" | "hivemind-local":
+            train_diloco(member, options.seed, options.local_steps, OUTER[kind])
         case _:
             parser.error(f"--system: there is no {options.system}")
 

@@ -310,6 +310,12 @@ async def test_a_node_without_a_page_has_no_link():
         assert node.page_link == ""
 
 
+async def test_a_node_without_a_role_is_ready_once_it_is_in_the_swarm():
+    async with ps.Node(listen=LOOPBACK, page=LOOPBACK) as node:
+        ready = await asyncio.to_thread(asked, node.page_link, "/readyz")
+        assert ready == {"ok": True, "why": "in the swarm"}
+
+
 async def test_a_budget_is_told_and_the_program_saves_and_ends(text, tmp_path):
     state, run = tmp_path / "state", tiny_run(steps=1_000_000)
     costs = {"price_per_hour": 1000.0, "currency": "EUR", "budget": 0.1}

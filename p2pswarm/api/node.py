@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self
@@ -88,9 +87,7 @@ class Node:
             health = NodeHealth(config.role, asyncio.get_running_loop().time())
             shown = await blocks.enter_async_context(open_page(config, health, log.warning))
             stack = await blocks.enter_async_context(open_stack(config, identity))
-            if shown is not None:
-                shown.follow(stack.endpoint.links)
-            self._stack = replace(stack, page=shown, health=health)
+            self._stack = stack.with_page(shown, health)
             self._blocks = blocks.pop_all()
         return self
 

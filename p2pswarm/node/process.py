@@ -6,7 +6,6 @@ wrong.
 """
 
 import asyncio
-import dataclasses
 import gc
 import sys
 import time
@@ -29,7 +28,7 @@ from p2pswarm.node.stack_traces import watch_stacks_signal
 from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.settings.config import EMULATED
 from p2pswarm.settings.node_config import NodeConfig
-from p2pswarm.web.health import HealthAnswer, NodeHealth
+from p2pswarm.web.health import NodeHealth
 
 SWITCH_S = 0.0005  # with 5 ms, bulk beside a busy Python thread ran at 0.41 GB/s instead of 1
 PLAIN_DEVICES = ("auto", "cpu", EMULATED)
@@ -110,15 +109,11 @@ async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
             stopping = tasks.create_task(_tell_stopping(shutdown.asked, manager))
             if page is not None:
                 say(page_line(config, contact, page.line))
-                page.follow(node.endpoint.links)
-            begins = config.role != "bootstrap"  # any other role says itself when it does its work
-            why = "in the swarm, and its role begins" if begins else "in the swarm"
-            health.of_role = lambda: HealthAnswer(ok=not begins, why=why)
+            here = node.with_page(page, health, has_role=config.role != "bootstrap")
             node.reachability.tell(say if page is None else both(page.on_line, say))
             if ready is None:
                 ready = await asyncio.to_thread(_prepare, config, identity)
             module, prepared = ready
-            here = dataclasses.replace(node, page=page, health=health)
             code: int | None = await module.run(here, prepared, shutdown.asked, dated(tell), owner)
             for task in (watch, stopping):
                 task.cancel()

@@ -1,5 +1,6 @@
 """ServerPage: what a server says of itself to its owner, and to probes."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -53,7 +54,9 @@ class ServerPage:
         if server.seeker.seeks:
             return HealthAnswer(ok=False, why="looks for the trainer")
         if server.version is None:
-            return HealthAnswer(ok=False, why="fetches the weights of its stage")
+            percent = math.floor(100 * server.weights_share)
+            why = f"fetches the weights of its stage: {percent} % are here"
+            return HealthAnswer(ok=False, why=why)
         return HealthAnswer(ok=True, why="serves")
 
     def _own(self) -> dict[str, Any]:

@@ -7,8 +7,6 @@ Units:   `now_s` seconds on the caller's clock, which goes on while events are s
 """
 
 import math
-import statistics
-from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -24,12 +22,11 @@ from p2pswarm.progress.events import (
     Waiting,
 )
 from p2pswarm.progress.printable import printable
+from p2pswarm.progress.step_pace import StepPace
 
 AGAIN_S = 600.0  # a run that stands still all night wakes its owner some dozens of times at most
-STALL_STEPS = 3.0  # a step that takes so many times the usual stands still
 STALL_LEAST_S = 30.0  # nobody gets up for less
 LOST_STAGE_S = 30.0  # a server that was cut off is back by then
-STEPS_TIMED = 50
 TEXT_CHARS = 300
 
 
@@ -69,7 +66,7 @@ class Alerts:
 
     def __init__(self) -> None:
         self._kinds = {kind: _Folded() for kind in AlertKind}
-        self._took_s: deque[float] = deque(maxlen=STEPS_TIMED)
+        self._pace = StepPace(STALL_LEAST_S)
         self._step = 0
         self._committed_s: float | None = None
         """When the newest step was committed, or the first one began; None: nothing is due."""
@@ -90,7 +87,7 @@ class Alerts:
                 self._wait((), now_s)
             case Stepped():
                 if self._committed_s is not None and event.step > self._step:
-                    self._took_s.append(now_s - self._committed_s)
+                    self._pace.add(now_s - self._committed_s)
                 self._step, self._committed_s, self._stalled = event.step, now_s, False
                 self._cause = ""
             case Stalled():
@@ -129,8 +126,8 @@ class Alerts:
             self._stalled = True
             assert self._committed_s is not None, "its step is late"
             text = f"step {self._step + 1} takes {now_s - self._committed_s:.0f} s"
-            if self._took_s:
-                text += f", usually {statistics.median(self._took_s):.1f} s"
+            if (usual_s := self._pace.usual_s) is not None:
+                text += f", usually {usual_s:.1f} s"
             cause = self._cause or (Waiting(self._waiting).text if self._waiting else "")
             self._tell(AlertKind.STALL, f"{text}: {cause}" if cause else text, now_s)
 
@@ -143,10 +140,12 @@ class Alerts:
         self._waiting = stages
 
     def _stall_due_s(self) -> float:
-        if self._committed_s is None or self._stalled or not (self._took_s or self._cause):
+        stall_s = self._pace.stall_s
+        if stall_s is None and self._cause:  # it is known to stand still, in its first step
+            stall_s = STALL_LEAST_S
+        if self._committed_s is None or self._stalled or stall_s is None:
             return math.inf
-        usual_s = statistics.median(self._took_s) if self._took_s else 0.0
-        return self._committed_s + max(STALL_STEPS * usual_s, STALL_LEAST_S)
+        return self._committed_s + stall_s
 
     def _tell(self, kind: AlertKind, text: str, now_s: float) -> None:
         folded = self._kinds[kind]

@@ -301,6 +301,8 @@ class PeerLine:
     """Backward passes whose forward was computed twice, because memory was short."""
     unheard_s: float = 0.0
     """How long it has heard nothing from the trainer, as it says."""
+    weights_share: float = 1.0
+    """The share of its stage's weights that it has; a newcomer fetches the others."""
     forward_s: float | None = None
     """Of a microbatch."""
     backward_s: float | None = None

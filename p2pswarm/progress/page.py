@@ -151,6 +151,8 @@ def _servers(run: Snapshot) -> RenderableType:
 
 
 def _state_of(row: Mapping[str, Any], now_s: float) -> str:
+    if row["state"] == "joining" and (share := row["weights_share"]) is not None and share < 1.0:
+        return f"joining {math.floor(100 * share)} %"
     if row["state"] != "lost":
         return str(row["state"])
     return f"lost {seconds_text(max(0.0, now_s - row['since']))} ago"

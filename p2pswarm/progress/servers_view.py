@@ -28,7 +28,7 @@ FIGURES_OLD_S = 30.0  # a load comes each second, or in a log each ten
 NAME_CHARS, REASON_CHARS = 64, 200
 NUMBER_MAX = 1e18  # beyond any figure of a run
 FIGURES = (
-    *("queued", "rate_per_s", "counted", "recomputed", "unheard_s"),
+    *("queued", "rate_per_s", "counted", "recomputed", "unheard_s", "weights_share"),
     *("forward_s", "backward_s", "queue_s", "in_bytes", "out_bytes"),
     *("up_bytes_per_s", "down_bytes_per_s", "link_bytes_per_s", "free_bytes", "state_bytes"),
 )

@@ -8,7 +8,6 @@ Units:   `at` and `now_s` in seconds since 1970; losses in nats per token.
 """
 
 import dataclasses
-import statistics
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -48,14 +47,13 @@ from p2pswarm.progress.servers_view import (
     plain_number,
     shown,
 )
+from p2pswarm.progress.step_pace import StepPace
 from p2pswarm.progress.step_view import StepView
 from p2pswarm.progress.time_left import EndEstimate, TimeLeft
 
 EVENTS_KEPT = 1_000  # what a developer scrolls through; 500 bytes each
 EVENTS_SHOWN = 100  # in a snapshot, if nobody asks for more
 TEXT_CHARS = 500  # of an event's sentence
-STEPS_TIMED = 50  # the last ones tell how long a step usually takes
-STALL_STEPS = 3.0  # a step that takes so many times the usual stands still
 STALL_LEAST_S = 1.0  # steps of milliseconds vary more than threefold, and nobody minds
 STALLS_MAX = 100
 NODES_MAX = 256  # whose newest event is remembered
@@ -152,7 +150,7 @@ class RunView:
         self._saved: Checkpointed | None = None
         self._saved_at: float | None = None
         self._unsaved = ""
-        self._took_s: deque[float] = deque(maxlen=STEPS_TIMED)
+        self._pace = StepPace(STALL_LEAST_S)
         self._curves = {name: ThinnedCurve() for name in ("loss", "held_out", "tokens_per_s")}
         self._events: deque[ShownEvent] = deque(maxlen=EVENTS_KEPT)
         self._stalls: deque[StepStall] = deque(maxlen=STALLS_MAX)
@@ -192,15 +190,6 @@ class RunView:
             name, by = name_of(type(event)), shown(told.by, NAME_CHARS)
             self._events.append(ShownEvent(at, by, told.n, name, text))
 
-    def usual_s(self) -> float | None:
-        """How long a step usually takes; None before the second one."""
-        return statistics.median(self._took_s) if self._took_s else None
-
-    def stall_s(self) -> float | None:
-        """How long a step may take before the run is said to stand still; None: not known yet."""
-        usual_s = self.usual_s()
-        return None if usual_s is None else max(STALL_STEPS * usual_s, STALL_LEAST_S)
-
     def committed_ago_s(self, now_s: float) -> float | None:
         """How long ago the newest step was committed; None before the first one."""
         if self.stepped is None or self._committed is None:
@@ -209,7 +198,7 @@ class RunView:
 
     def is_stalled(self, now_s: float) -> bool:
         """Return whether the present step takes far longer than others."""
-        ago_s, stall_s = self.committed_ago_s(now_s), self.stall_s()
+        ago_s, stall_s = self.committed_ago_s(now_s), self._pace.stall_s
         return not self.ended and ago_s is not None and stall_s is not None and ago_s > stall_s
 
     def tokens_per_s(self, now_s: float) -> float:
@@ -276,7 +265,7 @@ class RunView:
             "gradient_norm": plain_number(step.gradient_norm) if step else None,
             "tokens_per_s": self.tokens_per_s(now_s),
             "whole_tokens_per_s": plain_number(self.ended.tokens_per_s) if self.ended else None,
-            "usual_step_s": self.usual_s(),
+            "usual_step_s": self._pace.usual_s,
             "began": self._began,
             "committed": self._committed if step else None,
             "committed_ago_s": ago_s,
@@ -368,12 +357,12 @@ class RunView:
         self.ended = None
         took_s = event.took_s if 0 < event.took_s < NUMBER_MAX else at - (committed or at)
         if took_s > 0 and committed is not None:
-            stall_s = self.stall_s()
+            stall_s = self._pace.stall_s
             if stall_s is not None and took_s > stall_s:
                 done = last.step if last else 0
                 self._stalls.append(StepStall(done, at - took_s, at, self.waiting))
                 self._stalls_in_all += 1
-            self._took_s.append(took_s)
+            self._pace.add(took_s)
         self._began = at - took_s if self._began is None else self._began
         self.stepped, self._committed = event, at
         self._time_left.on_step(at, event.step)

@@ -81,7 +81,11 @@ class SessionParts:
             self.session.view_changed.fire()  # a lost server may be back
         match self.notes.due(now_s, members, silent_s):
             case SignOfLife.LOAD:
-                load = replace(self.worker.load(now_s), unheard_s=silent_s)
+                load = replace(
+                    self.worker.load(now_s),
+                    unheard_s=silent_s,
+                    weights_share=self.replica.weights_share,
+                )
                 self.session.context.on_load(self.replica.stage, load)
                 return load
             case SignOfLife.ALIVE:

@@ -273,6 +273,17 @@ class Replica:
         """The number of pieces that a newcomer fetches."""
         return self.engine.state.pieces
 
+    @property
+    def weights_share(self) -> float:
+        """The share of the weights that is here, frozen ones too, counted in pieces."""
+        if self.version is not None:
+            return 1.0
+        pieces, here = self.pieces, 0 if self.loading is None else len(self.loading.rules.held)
+        if (frozen := self.base) is not None:
+            pieces += frozen.pieces
+            here += frozen.pieces if frozen.whole else len(frozen.rules.held)
+        return here / pieces if pieces else 0.0
+
     async def held(self) -> HeldWeights | None:
         """The weights in memory, and what could be applied to them, once no change is under way.
 

@@ -98,6 +98,11 @@ class StageServer:
         return self._replica.version if self._replica else None
 
     @property
+    def weights_share(self) -> float:
+        """The share of its stage's weights that is here."""
+        return self._replica.weights_share if self._replica else 0.0
+
+    @property
     def newest(self) -> int | None:
         """The version that its weights have, or would have if a commit came."""
         return self._replica.log.newest if self._replica else None

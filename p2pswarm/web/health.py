@@ -42,6 +42,11 @@ class NodeHealth:
         )
         """Whether the node does its work: asked when a probe comes."""
 
+    def on_join(self, *, has_role: bool) -> None:
+        """The node is in the swarm. A role, if it has one, says itself when it does its work."""
+        why = "in the swarm, and its role begins" if has_role else "in the swarm"
+        self.of_role = lambda: HealthAnswer(ok=not has_role, why=why)
+
     def on_turn(self, now_s: float) -> None:
         """Note that the loop turned."""
         self._turn_s = now_s

@@ -24,6 +24,7 @@ VIEW_QUIET_S = 1.0  # ages and stalls are of the clock: without an event they ch
 LINES_PER_S = 50  # more than anybody reads; a member that makes more events costs no more
 LINES_BURST = 200  # twenty servers that are lost at once, and come back
 TEXT_CHARS_MAX = 500  # of an event's sentence
+FIGURES = frozenset(FIGURE_EVENTS)
 STEP_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0)
 
 
@@ -65,6 +66,10 @@ class RunPage:
         """Events that were too many a second."""
         self._wall = wall
         self._bucket = TokenBucket(1.0 / LINES_PER_S, LINES_BURST)
+        self._next_line_s = -math.inf
+        """From then on the bucket has a line left."""
+        self._gap = 0
+        """Of `left_out`: what the streams know."""
         self._changed = True
         self._newest = b""
         self._made_s = -math.inf
@@ -72,15 +77,17 @@ class RunPage:
     def on_line(self, told: EventLine, now_s: float) -> None:
         """Take an event. It costs little, and awaits nothing: a run waits for no page."""
         event = told.event
-        figures = isinstance(event, FIGURE_EVENTS)
         self._changed = True
-        if not (figures or self._bucket.take(now_s)):
+        if type(event) in FIGURES:
+            if isinstance(event, Stepped):
+                self.step_times.add(event.took_s)
+        elif now_s < self._next_line_s:  # of a flood, each event comes here: nothing else is done
             self.left_out += 1
-            self.streams.on_gap(1)
-            return
-        if isinstance(event, Stepped):
-            self.step_times.add(event.took_s)
-        if not figures:
+        else:
+            self._bucket.take(now_s)
+            self._next_line_s = self._bucket.next_s()
+            self.streams.on_gap(self.left_out - self._gap)
+            self._gap = self.left_out
             shown = {
                 "at": told.at,
                 "by": told.by,

@@ -34,8 +34,8 @@ def stepped(step: int, seconds: float = 0.0, loss: float = 3.0) -> Stepped:
     )
 
 
-def peer(name: str, stage: int, *, ready: bool = True) -> PeerLine:
-    return PeerLine(name, stage, ready, 0, 1.0)
+def peer(name: str, stage: int, *, ready: bool = True, share: float = 1.0) -> PeerLine:
+    return PeerLine(name, stage, ready, 0, 1.0, weights_share=share)
 
 
 class Play:
@@ -92,6 +92,12 @@ def test_a_stage_that_nobody_serves_is_a_row_and_a_lost_server_stays_for_a_while
 
     assert "nobody, for 40 s" in text
     assert "lost 40 s ago" in text
+
+
+def test_a_server_that_fetches_its_weights_says_how_much_is_here():
+    play = Play(Peers((peer("abcdefgh", 0), peer("ijklmnop", 1, ready=False, share=0.639))))
+
+    assert "joining 63 %" in play.shown()
 
 
 def test_a_run_that_stands_still_has_no_rate():

@@ -56,8 +56,7 @@ def state_bytes(r):
 
 
 def here(r):
-    loading = r.servers[peer(NEWCOMER).raw]._replica.loading
-    return len(loading.rules._held) / loading.rules.pieces
+    return r.servers[peer(NEWCOMER).raw].weights_share
 
 
 async def joined(r, bytes_per_s=SLOW_BYTES_PER_S):
@@ -71,6 +70,7 @@ async def joined(r, bytes_per_s=SLOW_BYTES_PER_S):
 
 async def becomes_whole(r):
     await r.trainer.until_ready(4)
+    assert here(r) == 1.0
     await r.trainer.whole_step()
     assert len(r.digests(0)) == 1
     assert_equal(weights_of(r), plain_after(r.trainer.version).flat.parameters)

@@ -13,7 +13,18 @@ from make_page_pictures import BYTES_MAX, SHOTS
 from make_page_pictures import main as pictures
 from web.harness import MICROBATCHES, begun, peers, served_page, stepped
 
-from p2pswarm.progress.events import Begun, Checkpointed, Departure, HeldOut, Left, Note, Waiting
+from p2pswarm.progress.events import (
+    Begun,
+    Checkpointed,
+    Departure,
+    HeldOut,
+    Joined,
+    Left,
+    Note,
+    PeerLine,
+    Peers,
+    Waiting,
+)
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -91,6 +102,9 @@ async def test_the_owner_sees_the_run_its_stages_and_what_is_lost():
             await shows(tab, ".gone", "no answer for 2.1 s")
             await shows(tab, ".stage.empty", "nobody")
             await shows(tab, "#top", "stage 1 has no server")
+            fed.tell(Joined("peer5", 1, "machine-5"))
+            fed.tell(Peers((PeerLine("peer5", 1, False, 0, 0.0, weights_share=0.639),)))
+            await shows(tab, ".stage[data-stage='1'] .machines", "joining 63 %")
             await shows(tab, "#list", "5 microbatches")
 
             await tab.fill("#filter", "3.3 s")

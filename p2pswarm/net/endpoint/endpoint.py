@@ -286,8 +286,8 @@ class Endpoint(Closing):
         self._joiner.leave(link, number)
 
     def on_release(self, link: Link) -> None:
-        """Note that the last socket of a link is closed."""
-        del self._open_links[link]
+        """Note that the last socket of a link is closed; it may have ended before it came up."""
+        self._open_links.pop(link, None)
         self._quiet.set()
 
     def _came_up(self, link: Link) -> None:

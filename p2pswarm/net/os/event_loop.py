@@ -2,8 +2,9 @@
 
 An idle processor takes tens of microseconds to wake. On a virtual machine that is longer than all
 the rest of a small call. So while waits are short, the selector polls for up to LOOK_S before it
-sleeps. When nothing came in that time, it sleeps at once until waits are short again. A node whose
-waits are long never polls this way.
+sleeps. When nothing came in that time, it sleeps at once until more waits are short than before. A
+node whose waits are long never polls this way. Nor does one for long whose processor is busy with
+what it waits for: polling keeps that from it.
 
 Signals wake the loop also where they reach another thread, as Ctrl-C does on Windows.
 """
@@ -25,6 +26,7 @@ SHORT_S = 250e-6  # a sleep this short would have ended within LOOK_S without th
 INTERRUPT_LOOK_S = 0.5  # between two looks of a thread that waits for another, for an interrupt
 SIGNALS_MAX = 4096  # bytes, one for each signal
 SHORT_WAITS = 3  # so many short waits in a row make polling worth while
+SHORT_WAITS_MAX = SHORT_WAITS << 8  # each look in vain doubles their number up to this
 
 T = TypeVar("T")
 
@@ -37,17 +39,21 @@ class EagerSelector(selectors.DefaultSelector):
         super().__init__()
         self._short_s = short_s
         self._short_waits = 0  # in a row
+        self._due = SHORT_WAITS
+        """So many short waits in a row are due before a look."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait for events as the base class does."""
         if timeout is not None and timeout <= LOOK_S:
             return super().select(timeout)
         begin_s = time.perf_counter()
-        if self._short_waits >= SHORT_WAITS:
+        if self._short_waits >= self._due:
             while time.perf_counter() - begin_s < LOOK_S:
                 if ready := super().select(0):
+                    self._due = SHORT_WAITS
                     return ready
             self._short_waits = 0
+            self._due = min(2 * self._due, SHORT_WAITS_MAX)
             return super().select(timeout)
         ready = super().select(timeout)
         is_short = time.perf_counter() - begin_s <= self._short_s

@@ -357,6 +357,7 @@ def line_of(
         counted=counted,
         recomputed=load.recomputed,
         unheard_s=_rounded(load.unheard_s),
+        weights_share=_rounded(load.weights_share),
         **dataclasses.asdict(load.links),
         **{name: _rounded(getattr(load.capacity, name)) for name in MEASURED},
     )

@@ -5,6 +5,7 @@ Nothing here imports torch, so a node that others join through starts fast.
 
 import asyncio
 import contextlib
+import dataclasses
 import ipaddress
 import logging
 import os
@@ -76,6 +77,15 @@ class NodeStack:
     """What browsers show of this node, if it has a page."""
     health: NodeHealth = field(default_factory=lambda: NodeHealth("node", 0.0))
     """What probes ask; the role says whether it does its work."""
+
+    def with_page(
+        self, page: NodePage | None, health: NodeHealth, *, has_role: bool = False
+    ) -> "NodeStack":
+        """The same node, whose links a page shows, and of which probes learn that it is up."""
+        if page is not None:
+            page.follow(self.endpoint.links)
+        health.on_join(has_role=has_role)
+        return dataclasses.replace(self, page=page, health=health)
 
 
 @contextlib.asynccontextmanager

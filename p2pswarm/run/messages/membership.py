@@ -223,6 +223,8 @@ class Load(Message):
     """Backward passes of whose forward only the input was kept, because memory was short."""
     unheard_s: Seconds = 0.0
     """For how long nothing has come from the trainer."""
+    weights_share: Annotated[float, Range(0.0, 1.0)] = 1.0
+    """The share of its stage's weights that is here; a newcomer fetches the others."""
     links: PathCounts = NO_PATHS
     """To the trainer and to the members that it knows."""
     capacity: Capacity = NOT_MEASURED

@@ -9,16 +9,14 @@ Source:  docs/slow.md, "When a step stalls".
 
 import math
 
-from p2pswarm.base.estimates import Window
+from p2pswarm.progress.step_pace import StepPace
 from p2pswarm.run.messages.waits import CAUSE_CHARS
 from p2pswarm.trainer.reports.step_seconds import StallCause, Stalling, StallOver
 from p2pswarm.trainer.stall.trainer_view import TrainerView
 from p2pswarm.trainer.stall.verdict import Answers, StallVerdict, verdict
 
-STEPS = 3.0  # usual steps that one may take
 LEAST_S = 3.0  # below this a pause of the network is no stall; silence is known after 2.5 s
 FIRST_S = 60.0  # before a step was measured: first passes are slow
-MEASURED = 32  # steps remembered
 AGAIN_S = 5.0  # until a stall is looked at again; twice as long each time
 AGAIN_MAX_S = 600.0
 VAGUE = (StallCause.UNKNOWN, StallCause.QUEUE)
@@ -30,7 +28,7 @@ class StallWatch:
     """One run under one coordinator."""
 
     def __init__(self) -> None:
-        self._took_s = Window(MEASURED)
+        self._pace = StepPace(LEAST_S)
         self._step = -1
         self._begun_s = math.inf
         self._look_s = math.inf
@@ -44,19 +42,19 @@ class StallWatch:
     @property
     def usual_s(self) -> float | None:
         """How long steps take; None before one was measured."""
-        return self._took_s.quantile(0.5)
+        return self._pace.usual_s
 
     @property
     def limit_s(self) -> float:
         """How long a step may take."""
-        usual_s = self.usual_s
-        return FIRST_S if usual_s is None else max(LEAST_S, STEPS * usual_s)
+        stall_s = self._pace.stall_s
+        return FIRST_S if stall_s is None else stall_s
 
     def begin(self, step: int, now_s: float) -> None:
         """A step begins, and the one before is done, if there was one."""
         if self._begun_s < math.inf:
             took_s = now_s - self._begun_s
-            self._took_s.add(took_s)
+            self._pace.add(took_s)
             if self._told is not None:
                 self._reports.append(StallOver(self._step, took_s))
         self._step, self._begun_s, self._told = step, now_s, None

@@ -346,7 +346,7 @@ function machine(id, one) {
   if (one.state === "lost") return ["li", { class: "gone" }, who, ["span", {}, `${one.why === "asked" ? "left" : one.why === "wrong" ? "put out" : "lost"} ${ago(one.since)} ago: ${plain(one.reason, 160) || "no reason was told"}`]];
   if (one.state === "moving") return ["li", {}, who, ["span", {}, `moves since ${ago(one.since)}`]];
   const facts = [];
-  if (one.state === "joining") facts.push(`joining${typeof one.progress === "number" ? " " + number(100 * one.progress) + " %" : ""} since ${ago(one.since)}`);
+  if (one.state === "joining") facts.push(`joining${one.weights_share < 1 ? ` ${number(Math.floor(100 * one.weights_share))} %` : ""} since ${ago(one.since)}`);
   else facts.push(["span", { title: MEANING.rate }, `${number(one.rate_per_s, 1)}/s`]);
   if (one.figures_age_s > 30) facts.push(["span", { class: "busy" }, `figures are ${span(one.figures_age_s)} old`]);
   if (one.queue_s !== null && one.queue_s !== undefined) facts.push(["span", { title: MEANING.queue }, `queue ${span(one.queue_s)}`]);

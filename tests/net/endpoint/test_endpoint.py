@@ -219,7 +219,8 @@ async def test_cycles_of_links_leave_no_task_thread_or_file_behind():
     for _ in range(30):
         await cycle()
 
-    assert held() == before
+    # less than before: garbage of another test was closed meanwhile
+    assert all(now <= then for now, then in zip(held(), before, strict=True))
 
 
 async def test_a_closed_listener_accepts_no_more():

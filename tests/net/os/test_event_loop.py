@@ -48,6 +48,24 @@ def test_it_looks_after_enough_short_waits_in_a_row_until_it_looks_in_vain(pair)
     assert counts == [*range(1, SHORT_WAITS + 1), 0, 1]
 
 
+def test_each_look_in_vain_makes_the_next_rarer_until_one_finds_something(pair):
+    selector, theirs = pair
+    looks = []
+    for waits in range(1, 9 * SHORT_WAITS):
+        before = selector._short_waits
+        selector.select(2 * LOOK_S)
+        if selector._short_waits < before:
+            looks.append(waits)
+    assert looks == [SHORT_WAITS + 1, 3 * SHORT_WAITS + 2, 7 * SHORT_WAITS + 3]
+
+    while selector._short_waits < selector._due:
+        selector.select(2 * LOOK_S)
+    theirs.send(b"x")
+    selector.select(10.0)
+
+    assert selector._due == SHORT_WAITS
+
+
 def test_a_long_wait_is_not_counted():
     with EagerSelector(short_s=0.0) as selector:
         make_eager(selector)

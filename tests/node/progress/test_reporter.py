@@ -273,14 +273,14 @@ def test_what_a_server_measures_of_itself_is_told():
     telling = begun()
     telling.on_report(MemberReady(LIFE, 0), 100.0)
     capacity = Capacity(forward_s=0.123456, queue_s=0.5, free_bytes=2**34, up_bytes_per_s=1e6)
-    told = Load(2, 0.0, 0.0, 3.33333, 7, unheard_s=0.25, capacity=capacity)
+    told = Load(2, 0.0, 0.0, 3.33333, 7, unheard_s=0.25, weights_share=0.63, capacity=capacity)
 
     (peers,) = telling.on_report(Loaded(LIFE, 0, told), 101.0)
 
     (line,) = peers.peers
     assert (line.rate_per_s, line.forward_s, line.backward_s) == (3.333, 0.1235, None)
     assert (line.recomputed, line.unheard_s, line.free_bytes) == (7, 0.25, 2**34)
-    assert line.up_bytes_per_s == 1e6
+    assert (line.up_bytes_per_s, line.weights_share) == (1e6, 0.63)
 
 
 def test_a_step_says_who_counted_how_many_digests_agree_and_the_head_of_the_chain():

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from p2pswarm.progress.step_pace import STALL_STEPS
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.waits import ServerWaits
 from p2pswarm.trainer.reports.step_seconds import StallCause, Stalling, StallOver
-from p2pswarm.trainer.stall.stall_watch import AGAIN_S, FIRST_S, LEAST_S, STEPS, StallWatch
+from p2pswarm.trainer.stall.stall_watch import AGAIN_S, FIRST_S, LEAST_S, StallWatch
 from p2pswarm.trainer.stall.trainer_view import TrainerView
 from p2pswarm.trainer.step.in_flight import EVALUATION_BASE
 from p2pswarm.trainer.step.stalls import HeldMicrobatch
@@ -31,7 +32,8 @@ def view(step: int, *, unserved=()) -> TrainerView:
 
 
 @pytest.mark.parametrize(
-    ("took_s", "limit_s"), [((), FIRST_S), ((0.1, 0.1), LEAST_S), ((2.0, 9.0, 2.0), STEPS * 2.0)]
+    ("took_s", "limit_s"),
+    [((), FIRST_S), ((0.1, 0.1), LEAST_S), ((2.0, 9.0, 2.0), STALL_STEPS * 2.0)],
 )
 def test_a_step_may_take_three_usual_ones_and_some_seconds(took_s, limit_s):
     watch = StallWatch()
