@@ -371,7 +371,7 @@ async def in_browser() -> dict[str, float] | None:
         tell(stepped(7))
         committed_s = time.monotonic()
         await tab.locator("#top", has_text="stands still").wait_for()
-        stall_s = time.monotonic() - committed_s - page.view.stall_s()
+        stall_s = time.monotonic() - committed_s - page.view.pace.stall_s
         await browser.close()
     return {
         "first_paint_s": paint_s,

@@ -150,7 +150,8 @@ class RunView:
         self._saved: Checkpointed | None = None
         self._saved_at: float | None = None
         self._unsaved = ""
-        self._pace = StepPace(STALL_LEAST_S)
+        self.pace = StepPace(STALL_LEAST_S)
+        """How long its steps take, and from when on one stands still."""
         self._curves = {name: ThinnedCurve() for name in ("loss", "held_out", "tokens_per_s")}
         self._events: deque[ShownEvent] = deque(maxlen=EVENTS_KEPT)
         self._stalls: deque[StepStall] = deque(maxlen=STALLS_MAX)
@@ -198,7 +199,7 @@ class RunView:
 
     def is_stalled(self, now_s: float) -> bool:
         """Return whether the present step takes far longer than others."""
-        ago_s, stall_s = self.committed_ago_s(now_s), self._pace.stall_s
+        ago_s, stall_s = self.committed_ago_s(now_s), self.pace.stall_s
         return not self.ended and ago_s is not None and stall_s is not None and ago_s > stall_s
 
     def tokens_per_s(self, now_s: float) -> float:
@@ -265,7 +266,7 @@ class RunView:
             "gradient_norm": plain_number(step.gradient_norm) if step else None,
             "tokens_per_s": self.tokens_per_s(now_s),
             "whole_tokens_per_s": plain_number(self.ended.tokens_per_s) if self.ended else None,
-            "usual_step_s": self._pace.usual_s,
+            "usual_step_s": self.pace.usual_s,
             "began": self._began,
             "committed": self._committed if step else None,
             "committed_ago_s": ago_s,
@@ -357,12 +358,12 @@ class RunView:
         self.ended = None
         took_s = event.took_s if 0 < event.took_s < NUMBER_MAX else at - (committed or at)
         if took_s > 0 and committed is not None:
-            stall_s = self._pace.stall_s
+            stall_s = self.pace.stall_s
             if stall_s is not None and took_s > stall_s:
                 done = last.step if last else 0
                 self._stalls.append(StepStall(done, at - took_s, at, self.waiting))
                 self._stalls_in_all += 1
-            self._pace.add(took_s)
+            self.pace.add(took_s)
         self._began = at - took_s if self._began is None else self._began
         self.stepped, self._committed = event, at
         self._time_left.on_step(at, event.step)
