@@ -137,10 +137,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="without a swarm")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--hours", type=float, default=24.0)
-    parser.add_argument("--servers", type=int, default=24)
+    parser.add_argument("--servers", type=int, default=72)
     parser.add_argument("--stages", type=int, default=2, help="few, so that each keeps a server")
     parser.add_argument("--microbatches", type=int, default=24)
-    parser.add_argument("--forward-s", type=float, default=8.0)
+    parser.add_argument("--forward-s", type=float, default=24.0)
     parser.add_argument("--pressed", type=float, default=12.0, help="how much shorter than the day")
     return parser.parse_args()
 

@@ -195,6 +195,9 @@ class Day:
     def _result(self, ended: RunFinished | None) -> dict[str, object]:
         pressed = self._pressed
         took_s = [pressed * (b - a) for a, b in zip(self._steps_s, self._steps_s[1:], strict=False)]
+        if not took_s:
+            why = "the day was too short" if ended is None else ended.reason
+            sys.exit(f"{len(self._steps_s)} steps were done: {why}; take more --servers or --hours")
         return {
             "hours": round(pressed * asyncio.get_running_loop().time() / HOUR_S, 2),
             "machines_mean": round(statistics.fmean(self._there), 1),
