@@ -243,8 +243,8 @@ class CodecConfig:
         rounded = [name for name in self.averagings if name in ROUNDED_SUM_NAMES]
         if self.exact and rounded:
             raise ValueError(
-                f"averaging {rounded[0]} rounds each server's sum, so the weights would depend on who "
-                'counted what: choose "int-grid", or set codecs.exact = false'
+                f"averaging {rounded[0]} rounds each server's sum, so the weights would depend on "
+                'who counted what: choose "int-grid", or set codecs.exact = false'
             )
 
     @property

@@ -199,6 +199,9 @@ class ReferenceTrainer:
             own.exp_avg_N[begin:].copy_(there.exp_avg_N[begin:])  # factors stay warm
         updates = other._updates_before + other.version  # noqa: SLF001 - another of this class
         self._updates_before = updates if moments else 0
+        for grid in self._grids:
+            if grid is not None:
+                grid.before = self._updates_before
 
     @property
     def flat(self) -> FlatParameters:
