@@ -68,4 +68,5 @@ def codec_of(name: str) -> WireCodec:
         raise Unusable(f"codec {name!r:.40} is not known to the planner: choose of {names}")
     size = (up.bytes_per_value + down.bytes_per_value) / 2
     value_s = (1 / up.values_per_s + 1 / down.values_per_s) / 2
-    return WireCodec(name, size, 1 / value_s if value_s else float("inf"))
+    shown = forward if up == down else name
+    return WireCodec(shown, size, 1 / value_s if value_s else float("inf"))

@@ -30,6 +30,10 @@ def test_a_run_may_have_what_is_planned_for(name):
     assert CodecConfig(activation=up, gradient=down).names >= {up, down}
 
 
+def test_a_codec_of_both_ways_has_one_name():
+    assert codec_of("bf16/bf16") == codec_of("bf16")
+
+
 def test_the_planner_knows_every_4_bit_float():
     assert {codec.name for codec in CODECS} >= set(FP4_NAMES)
 
