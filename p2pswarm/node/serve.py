@@ -363,7 +363,8 @@ def stage_server(
     events: ServerEvents | None = None,
 ) -> StageServer:
     """A server of the run in `offer`, on this node; `rpc`: the run's calls."""
-    serve, config = stack.config.serve, offer.config
+    serve, config, origin = stack.config.serve, offer.config, offer.identity.origin
+    before = 0 if origin is None else origin.before
     context = ServerContext(
         rpc=rpc,
         cards=stack.cards,
@@ -373,7 +374,7 @@ def stage_server(
         trainer=offer.trainer,
         compute=threads.compute,
         aside=threads.aside,
-        make_engine=lambda stage: stage_engine(config, stage, serve, device),
+        make_engine=lambda stage: stage_engine(config, stage, serve, device, before),
         make_router=functools.partial(Router, Random(os.urandom(32))),
         stage=serve.stage,
         planned_stage=serve.planned_stage,
@@ -383,7 +384,7 @@ def stage_server(
         voter=voter_records(
             stack.config.state if may_vote_here(stack, config) else None, offer.identity, say
         ),
-        origin=offer.identity.origin,
+        origin=origin,
         free_bytes=functools.partial(free_bytes, device),
         kept_bytes=serve.kept_mib * MIB,
         saving=SavingLimits(

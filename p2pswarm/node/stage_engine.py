@@ -69,8 +69,10 @@ def _give_back_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.device) -> Engine:
-    """Return what computes a stage, or takes its time."""
+def stage_engine(
+    run: RunConfig, stage: int, serve: ServeConfig, device: torch.device, before: int = 0
+) -> Engine:
+    """Return what computes a stage, or takes its time; `before`: as in `Update`."""
     check_codecs(run, device)
     if serve.device == EMULATED:
         return emulated_engine(run, stage, serve.emulated_forward_s, time.sleep)
@@ -107,7 +109,9 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
         room_bytes(free, engine_bytes),
         serve.recompute,
     )
-    return torch_engine(run, stage, device, graphs, compiles=serve.compiled, draws=draws)
+    return torch_engine(
+        run, stage, device, graphs, compiles=serve.compiled, draws=draws, before=before
+    )
 
 
 def check_codecs(run: RunConfig, device: torch.device) -> None:

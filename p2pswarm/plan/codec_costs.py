@@ -6,7 +6,7 @@ Source:  docs/figures.md, "Codecs".
 from dataclasses import dataclass
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.settings.config import CODEC_LADDER
+from p2pswarm.settings.config import CODEC_LADDER, NEAREST_FP4_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class WireCodec:
 CODECS = (
     WireCodec("raw", 4.0, float("inf")),
     WireCodec("planes-zstd", 4.0 / 1.2, 1.8e8),
+    WireCodec("fp16", 2.0, 1.3e9),
     WireCodec("bf16", 2.0, 1.3e9),
     WireCodec("int8", 4.0 / 3.94, 7.6e8),
     WireCodec("dither6", 6.5 / 8, 1.4e8),
@@ -45,7 +46,12 @@ All by torch alone: a server with numba does dither and `GRID` two to four times
 """
 PAIRS = (*("/".join(rung) for rung in CODEC_LADDER[1:]), "nvfp4/nvfp4-eden", "mxfp4/nvfp4-eden")
 """Codecs of activations and of gradients that lose little together."""
-CODEC_CHOICES = (*(codec.name for codec in CODECS), *PAIRS)
+CODEC_CHOICES = (
+    *(codec.name for codec in CODECS if codec.name not in NEAREST_FP4_NAMES),
+    *PAIRS,
+)
+"""What a plan may have: a name alone is of gradients too, which are not rounded to the nearest of
+four bits."""
 
 GRID = WireCodec("int-grid", 0.8, 9e7)
 FACTORS = WireCodec("powersgd", 4.0, float("inf"))
@@ -62,4 +68,5 @@ def codec_of(name: str) -> WireCodec:
         raise Unusable(f"codec {name!r:.40} is not known to the planner: choose of {names}")
     size = (up.bytes_per_value + down.bytes_per_value) / 2
     value_s = (1 / up.values_per_s + 1 / down.values_per_s) / 2
-    return WireCodec(name, size, 1 / value_s if value_s else float("inf"))
+    shown = forward if up == down else name
+    return WireCodec(shown, size, 1 / value_s if value_s else float("inf"))

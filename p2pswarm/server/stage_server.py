@@ -15,6 +15,7 @@ from p2pswarm.base.ids import Contact
 from p2pswarm.base.signal import Signal
 from p2pswarm.base.tasks import obey_cancellation
 from p2pswarm.base.token_bucket import TokenBucket
+from p2pswarm.base.transient_errors import DeviceLost
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.averaging.piece_delivery import AveragingRoadLost
@@ -228,6 +229,8 @@ class StageServer:
                 engine = await context.compute(lambda: context.make_engine(assigned.stage))
             except SwarmError as error:
                 why = f"stage {assigned.stage} cannot be served here: {error}"
+                if isinstance(error, DeviceLost):  # no other stage or run would do better
+                    raise DeviceLost(why) from error
                 if before is not None:
                     self._context = replace(context, stage=before)  # it goes back, and stays
                 raise (Unusable if before is None else LinkLost)(why) from error

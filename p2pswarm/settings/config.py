@@ -61,6 +61,8 @@ CODEC_LADDER = (
 """The codecs of activations and gradients that "measured" chooses from, the mildest first."""
 LINKED_CODEC_NAMES = ("int8-ef",)
 """The codecs with a link's memory, for the gradients that go back between stages."""
+ROUNDED_SUM_NAMES = ("fp16", "bf16", "int8")
+"""The codecs that round each member's sum, which is of whatever microbatches it has counted."""
 BOUNDARY_NAMES = ("none", "projector", "subspace", "resbm", "bottleneck", "maxout")
 """The modules at cuts; a test compares the list with theirs."""
 HF = "hf:"
@@ -201,7 +203,8 @@ class CodecConfig:
     averaging_rank: Annotated[int, Between(RANK_LEAST, RANK_MOST)] = 8
     """Of powersgd: directions of each matrix."""
     exact: bool = True
-    """Refuses what no plain loop can compute: a codec with a link's memory, as int8-ef."""
+    """Refuses what no plain loop can compute: a codec with a link's memory, as int8-ef, and sums
+    within a stage that fp16, bf16 or int8 round."""
     activation_keys: tuple[str, ...] = ()
     """Codecs of single tensors, such as ["memory=raw"], instead of `activation`."""
     gradient_keys: tuple[str, ...] = ()
@@ -236,6 +239,12 @@ class CodecConfig:
             raise ValueError(
                 f"{linked[0]} adds the errors of earlier microbatches on a link, so no plain loop "
                 'could compute the weights: choose "dither4", or set codecs.exact = false'
+            )
+        rounded = [name for name in self.averagings if name in ROUNDED_SUM_NAMES]
+        if self.exact and rounded:
+            raise ValueError(
+                f"averaging {rounded[0]} rounds each server's sum, so the weights would depend on "
+                'who counted what: choose "int-grid", or set codecs.exact = false'
             )
 
     @property

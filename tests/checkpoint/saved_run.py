@@ -151,7 +151,8 @@ class SavedRun:
 
         def make_engine(stage: int):
             config = replace(self.config, seed=seed)
-            engine = torch_engine(config, stage, torch.device("cpu"), 1 << 30)
+            before = self.identity.origin.before if self.identity.origin else 0
+            engine = torch_engine(config, stage, torch.device("cpu"), 1 << 30, before=before)
             self.engines[number] = engine
             return engine
 

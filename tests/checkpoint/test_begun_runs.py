@@ -108,6 +108,23 @@ def test_a_new_run_goes_on_with_weights_moments_and_their_count(tmp_path, parent
         check_records([chain], other)
 
 
+def test_a_grid_is_read_from_the_moments_of_a_former_run_by_their_count(tmp_path):
+    """Its steps would be several times as coarse if moments counted as new: the bits tell."""
+    first, second = (
+        replace(
+            each,
+            model=replace(each.model, dtype="float32"),
+            codecs=replace(each.codecs, averaging="int-grid"),
+        )
+        for each in (PARENT, CHILD)
+    )
+    parent = train(tmp_path, first, range(1, 3), every_steps=4)
+
+    run = begun(tmp_path, parent, second, range(10, 16), deaths={1: 0})
+
+    assert_weights(run, plain_line(first, second), 0.0)
+
+
 def test_moments_are_left_behind_and_weights_begin_as_first_ones_do(tmp_path, parent):
     """Another optimizer, whose moments are others; no server may open the checkpoint."""
     config = replace(CHILD, optimizer=replace(CHILD.optimizer, name="muon"))

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from p2pswarm.base.errors import BadCheckpoint
 from p2pswarm.checkpoint.restore import roots_by_block
 from p2pswarm.checkpoint.verification import verify
+from p2pswarm.models.blocks import block_count
 from p2pswarm.models.model_source import resolved
 from p2pswarm.node.run.resume import check_records
 from p2pswarm.settings.config import AdapterConfig, RunConfig
@@ -48,6 +49,16 @@ def test_servers_that_die_leave_no_trace(tmp_path, base: str) -> None:
 
     assert len(run.seen(MemberLost)) >= len(deaths)
     assert [one.step for one in run.seen(StepDone)] == list(range(config.steps))
+    assert_as_in_a_plain_loop(run, config)
+
+
+def test_a_stage_whose_sums_are_on_a_grid_may_train_nothing(tmp_path) -> None:
+    codecs = replace(WHOLE.codecs, averaging=("int-grid", "raw"))
+    blocks = block_count(WHOLE.model)
+    config = replace(adapted("full"), cut=(1, blocks - 1), codecs=codecs)  # first the embedding
+
+    run = train(tmp_path, config, range(1, 6), {1: 1, 3: 1})
+
     assert_as_in_a_plain_loop(run, config)
 
 

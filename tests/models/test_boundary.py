@@ -175,3 +175,18 @@ def test_a_codec_for_a_key_must_carry_it():
 
     with pytest.raises(Unusable, match="does not take marks"):
         check_model(dataclasses.replace(RUN, codecs=codecs))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "says"),
+    [
+        ({"activation_keys": ("mark=raw",)}, "activation_keys names 'mark', and what crosses .* x"),
+        ({"gradient_keys": ("marks=raw",)}, "gradient_keys names 'marks', and what crosses .* x"),
+    ],
+    ids=["no key", "whole numbers have no gradient"],
+)
+def test_a_codec_for_a_key_that_never_crosses_is_refused(chosen, says):
+    run = dataclasses.replace(RUN, codecs=CodecConfig(**chosen))
+
+    with pytest.raises(Unusable, match=says):
+        check_model(run)

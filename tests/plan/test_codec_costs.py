@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.plan.codec_costs import CODECS, PAIRS, codec_of
-from p2pswarm.settings.config import FP4_NAMES
+from p2pswarm.plan.codec_costs import CODEC_CHOICES, CODECS, PAIRS, codec_of
+from p2pswarm.settings.config import FP4_NAMES, CodecConfig
 from p2pswarm.tensors.codecs.registry import encode
 
 
@@ -21,6 +21,17 @@ def test_a_pair_costs_the_mean_of_its_ways(name):
     forward, backward = (codec_of(each).bytes_per_value for each in name.split("/"))
 
     assert codec_of(name).bytes_per_value == (forward + backward) / 2
+
+
+@pytest.mark.parametrize("name", CODEC_CHOICES)
+def test_a_run_may_have_what_is_planned_for(name):
+    up, down = codec_of(name).ways
+
+    assert CodecConfig(activation=up, gradient=down).names >= {up, down}
+
+
+def test_a_codec_of_both_ways_has_one_name():
+    assert codec_of("bf16/bf16") == codec_of("bf16")
 
 
 def test_the_planner_knows_every_4_bit_float():

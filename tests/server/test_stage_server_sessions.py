@@ -20,6 +20,7 @@ from server.harness import (
 )
 
 from p2pswarm.base.errors import NotServing, Refused, Unusable
+from p2pswarm.base.transient_errors import DeviceLost
 from p2pswarm.run.messages.membership import Leaving
 from p2pswarm.run.messages.state import FetchPieces
 from p2pswarm.run.messages.step import Commit
@@ -261,27 +262,54 @@ def test_a_server_whose_weights_cannot_follow_joins_again_by_itself():
 class BrokenMemory:
     """A compute thread without memory for the n-th piece of work."""
 
-    def __init__(self, after):
+    def __init__(self, after, error=None):
         self.after = after
+        self.error = error or Refused("out of memory")
 
     async def __call__(self, work):
         self.after -= 1
         if self.after == 0:
-            raise Refused("out of memory")
+            raise self.error
         return work()
 
 
-def test_a_stage_that_does_not_fit_ends_the_server_with_a_reason():
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        pytest.param(Refused("out of memory"), Unusable, id="another run may fit"),
+        pytest.param(DeviceLost("the device fails"), DeviceLost, id="no run would do"),
+    ],
+)
+def test_a_stage_that_cannot_be_made_ends_the_server_with_a_reason(error, kind):
     async def main():
         async with swarm() as r:
-            r.serve(2, compute=BrokenMemory(1))
+            r.serve(2, compute=BrokenMemory(1, error))
             await asyncio.sleep(10.0)
 
     with pytest.raises(ExceptionGroup) as failed:
         virtual(main)
     (why,) = failed.value.exceptions
-    assert isinstance(why, Unusable)
-    assert str(why) == "stage 0 cannot be served here: out of memory"
+    assert type(why) is kind
+    assert str(why) == f"stage 0 cannot be served here: {error}"
+
+
+def test_a_device_that_fails_at_a_change_of_stage_ends_the_server_too():
+    async def main():
+        async with swarm() as r:
+            server, _ = await r.ready_servers(2, 3)
+            other = 1 - server._replica.stage
+
+            def lost(stage):
+                raise DeviceLost("the device fails")
+
+            server._context = dataclasses.replace(server._context, make_engine=lost)
+            r.trainer.stage_of = lambda join: other
+            await r.cut_off(r.trainer.members[peer(2).raw])
+            await asyncio.sleep(10.0)
+
+    with pytest.raises(ExceptionGroup) as failed:
+        virtual(main)
+    assert type(failed.value.exceptions[0]) is DeviceLost
 
 
 def test_a_stage_is_let_go_of_before_the_memory_of_the_next_is_made():

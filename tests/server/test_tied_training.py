@@ -159,7 +159,7 @@ def test_a_generation_that_fails_at_one_end_leaves_the_sums_of_both() -> None:
 @pytest.mark.parametrize("codec", ["fp16", "int8", "planes-zstd"])
 def test_both_ends_have_the_same_bytes_whatever_the_codec(codec: str) -> None:
     config = dataclasses.replace(
-        GPT, codecs=CodecConfig(activation="raw", gradient="raw", averaging=codec)
+        GPT, codecs=CodecConfig(activation="raw", gradient="raw", averaging=codec, exact=False)
     )
 
     async def main():

@@ -12,6 +12,9 @@ from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.settings import config, node_config
 from p2pswarm.settings import parser as settings
 from p2pswarm.settings.parser import RUN_VERSION as OURS
+from p2pswarm.tensors.codecs.base import TensorUse
+from p2pswarm.tensors.codecs.codec import CodecKind
+from p2pswarm.tensors.codecs.registry import CODECS
 
 
 @pytest.fixture
@@ -244,6 +247,21 @@ def test_a_codec_with_a_memory_is_for_runs_that_promise_less(chosen):
         config.CodecConfig(**chosen)
 
     assert config.CodecConfig(**chosen, exact=False).exact is False
+
+
+def test_sums_that_each_server_rounds_are_for_runs_that_promise_less():
+    rounding = {
+        codec.name
+        for codec in CODECS
+        if TensorUse.AVERAGING in codec.uses and codec.kind is not CodecKind.EXACT
+    }
+    assert set(config.ROUNDED_SUM_NAMES) == rounding
+
+    for name in config.ROUNDED_SUM_NAMES:
+        for chosen in (name, ("raw", name)):
+            with pytest.raises(ValueError, match=rf"averaging {name} rounds .* \"int-grid\", or"):
+                config.CodecConfig(averaging=chosen)
+            assert config.CodecConfig(averaging=chosen, exact=False).exact is False
 
 
 def test_all_codecs_of_a_run_are_named():

@@ -94,13 +94,16 @@ class PlanAnswer:
     @property
     def run(self) -> RunConfig:
         """The run as the plan has it."""
-        (up, down), borders = self.plan.codec.ways, self.plan.borders
-        cut = tuple(after - first for first, after in pairwise(borders))
+        cut = tuple(after - first for first, after in pairwise(self.plan.borders))
         least = min(len(devices) for devices in self.plan.stages)
         found = cut_into(self.asked, len(cut), cut)
+        codecs = found.codecs
+        if codecs.choice == "fixed":  # else the coordinator chooses, and begins with bf16
+            up, down = self.plan.codec.ways
+            codecs = dataclasses.replace(codecs, activation=up, gradient=down)
         return dataclasses.replace(
             found,
-            codecs=dataclasses.replace(found.codecs, activation=up, gradient=down),
+            codecs=codecs,
             min_replicas=min(self.asked.min_replicas, least),  # more would never come
         )
 
@@ -295,6 +298,9 @@ def lines(found: PlanAnswer) -> list[str]:
         text.append(
             f'  codecs.averaging = "{averaging}": its list was of {found.asked.stages} stages'
         )
+    if found.run.codecs.choice == "measured":
+        coarsest = "/".join(found.run.codecs.coarsest)
+        text.append(f'  codecs.choice = "measured" begins with bf16, and goes as far as {coarsest}')
     for stage, devices in enumerate(plan.stages):
         first, after = plan.borders[stage], plan.borders[stage + 1]
         kinds = Counter(fleet.kinds[device] for device in devices)

@@ -17,7 +17,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -33,8 +33,9 @@ from p2pswarm.models.blocks import block_costs, stage_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.models.model_source import resolved
 from p2pswarm.node.run.run_match import check_records
+from p2pswarm.plan.codec_costs import CODECS
 from p2pswarm.plan.device_file import DeviceFile, PlanOptions, SiteDevices, region_network
-from p2pswarm.plan.fleet import WorkLoad
+from p2pswarm.plan.fleet import BYTES_PER_GBIT, WorkLoad
 from p2pswarm.plan.network import RegionNetwork, shipped_network
 from p2pswarm.settings.config import RANDOM, BatchConfig, ModelConfig, RunConfig
 from p2pswarm.settings.parser import load
@@ -161,7 +162,7 @@ def planned_day(asked: Namespace) -> PlannedDay:
 def _coarse(day: DayConfig, detail: int) -> PlannedDay:
     """The same day in at most about `detail` microbatches, in tensors that are small in memory."""
     run = day.run
-    possible = _possible(day)
+    possible = min(_possible(day), _carried(day))
     busy = min(run.batch.microbatches, BUSY_MICROBATCHES * len(day.fleet))
     most = int(possible / day.seconds * STEP_MAX_S / busy)
     bundled = max(1, min(most, math.ceil(possible / detail)))
@@ -210,6 +211,27 @@ def _possible(day: DayConfig) -> float:
     if not total:
         raise Unusable("there are never as many machines as stages: list more, or cut the run less")
     return total
+
+
+def _carried(day: DayConfig) -> float:
+    """The microbatches of the run that the links between two stages have time for, about.
+
+    Links count as their median. Between two regions each pair of machines has a rate for itself.
+    """
+    run, count = day.run, max(1, len(day.fleet) // day.run.stages)
+    if run.stages == 1:
+        return math.inf
+    codecs = run.codecs
+    ways = (codecs.activation, codecs.gradient) if codecs.choice == "fixed" else codecs.coarsest
+    values = run.batch.rows * run.model.sequence_length * run.model.crossing_width
+    known = {codec.name: codec.bytes_per_value for codec in CODECS}
+    size_bytes = values * sum(known.get(name, known["raw"]) for name in ways)
+    rate_bytes_per_s = day.world.bandwidth_bytes_per_s * count
+    if (network := day.world.network) is not None:
+        places = [machine.place for machine in day.fleet if isinstance(machine.place, int)]
+        rates = [network.gbps[one][other] for one, other in permutations(places, 2)]
+        rate_bytes_per_s = statistics.median(rates) * BYTES_PER_GBIT * count**2
+    return rate_bytes_per_s / size_bytes * day.seconds
 
 
 def about(planned: PlannedDay) -> list[str]:

@@ -53,7 +53,10 @@ def engine_bundles(run: RunConfig, stage: int) -> tuple[BundleSpec, BundleSpec]:
 
 
 def check_model(run: RunConfig) -> None:
-    """Raise Unusable for a run whose stages cannot be cut, traced or joined."""
+    """Raise Unusable for a run whose stages cannot be cut, traced or joined.
+
+    Also for codecs of single tensors that cross nowhere, whatever the cut.
+    """
     with torch.device("meta"):
         blocks = make_blocks(run, range(block_count(run.model)))
     drawing = any(map(draws, blocks))
@@ -72,6 +75,24 @@ def check_model(run: RunConfig) -> None:
                 "nothing that crosses between two stages depends on weights, so the blocks below "
                 "could not learn: a block gives whole numbers only, or detaches what it gives"
             )
+    _check_keys(run)
+
+
+def _check_keys(run: RunConfig) -> None:
+    """Raise Unusable for a codec of a tensor that no block gives to the next one."""
+    tensors = [each for boundary in boundaries(run)[:-1] for each in boundary.tensors]
+    for setting, entries, crossing in (
+        ("activation_keys", run.codecs.activation_keys, tensors),
+        ("gradient_keys", run.codecs.gradient_keys, [x for x in tensors if x.differentiable]),
+    ):
+        known = dict.fromkeys(each.key for each in crossing)
+        for entry in entries:
+            key = entry.partition("=")[0]
+            if key not in known:
+                raise Unusable(
+                    f"run.codecs.{setting} names {key!r}, and what crosses between blocks is "
+                    f"{', '.join(known) or 'nothing'}: correct the name, or leave the entry out"
+                )
 
 
 def boundary_codecs(

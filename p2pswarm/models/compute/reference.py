@@ -199,6 +199,9 @@ class ReferenceTrainer:
             own.exp_avg_N[begin:].copy_(there.exp_avg_N[begin:])  # factors stay warm
         updates = other._updates_before + other.version  # noqa: SLF001 - another of this class
         self._updates_before = updates if moments else 0
+        for grid in self._grids:
+            if grid is not None:
+                grid.before = self._updates_before
 
     @property
     def flat(self) -> FlatParameters:
@@ -294,8 +297,9 @@ class ReferenceTrainer:
         refuse_infinite(squares, "a gradient")
         given = list(zip(precision.leaves, found, precision.sums, squares, strict=True))
         rounded = [each for each in given if each[0].block in self._on_grid]
-        leaves, parts, totals, norms = zip(*rounded, strict=True)
-        grid.add(leaves, parts, totals, norms, (self.version, number), targets)
+        if rounded:  # of such a stage all may be frozen
+            leaves, parts, totals, norms = zip(*rounded, strict=True)
+            grid.add(leaves, parts, totals, norms, (self.version, number), targets)
         for leaf, part, total, _ in given:
             if leaf.block not in self._on_grid:
                 total.add_(part)

@@ -65,8 +65,12 @@ class TorchStage:
         flat: FlatParameters,
         graphs: int | GraphLimits | KeptGraphs,
         precision: Precision | None = None,
+        before: int = 0,
     ) -> None:
-        """`graphs`: what is kept, their limits, or only `keep_bytes`; `precision`: as the run's."""
+        """`graphs`: what is kept, their limits, or only `keep_bytes`; `precision`: as the run's.
+
+        `before`: as in `Update`.
+        """
         self._flat = flat
         self._precision = precision or precision_of(run, flat)
         self._device = flat.params_N.device
@@ -76,7 +80,8 @@ class TorchStage:
         self._returned = self._below.differentiable if self._below else ()
         self._due = self._above.differentiable if self._above else ()
         self._seed = run.seed
-        self._grid = grid_of(run, flat.numbers, flat.layout, flat.exp_avg_sq_N, compiles=True)
+        of_flat = flat.numbers, flat.layout, flat.exp_avg_sq_N
+        self._grid = grid_of(run, *of_flat, compiles=True, before=before)
         self._objective = objective_of(run)
         self._run_config = run
         if isinstance(graphs, int):

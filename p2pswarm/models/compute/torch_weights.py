@@ -230,11 +230,13 @@ def torch_engine(
     *,
     compiles: bool = False,
     draws: bool = True,
+    before: int = 0,
 ) -> Engine:
     """Stage `stage` of a run on `device`; `graphs`: what they may take, as `TorchStage` has it.
 
     All servers of a run need the same `piece_values`. `compiles`: run the blocks compiled.
     `draws`: version 0 and what is frozen can be made here; else these come from members.
+    `before`: as in `Update`.
     """
     takes, gives = engine_bundles(run, stage)
     with setting_up(stage):
@@ -247,7 +249,7 @@ def torch_engine(
     limits = GraphLimits(graphs) if isinstance(graphs, int) else graphs
     kept = kept_graphs(flat, precisions, limits)
     stages = [
-        TorchStage(run, stage, half, kept, precision)
+        TorchStage(run, stage, half, kept, precision, before)
         for half, precision in zip(flat.halves, precisions, strict=True)
     ]
     ends = takes, gives

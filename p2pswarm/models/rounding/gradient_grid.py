@@ -78,13 +78,16 @@ class GradientGrid:
         layout: FlatLayout,
         square_N: Tensor,
         kernels: ModuleType | None = None,
+        before: int = 0,
     ) -> None:
         """`square_N`: the optimizer's second moments, which the grid is read from.
 
         With a delay, those of the version that a step is computed with. `kernels`: compiled loops
-        (`kernels_for`).
+        (`kernels_for`); `before`: as in `Update`.
         """
         self._seed, self._delay = run.seed, run.delay
+        self.before = before
+        """Updates before version 0 that the moments have seen."""
         self._beta2 = run.optimizer.beta2
         self._tensors = layout.parameters
         self._square_N = square_N
@@ -178,8 +181,8 @@ class GradientGrid:
             )
         self.values = self.clamped = 0
         self._read = read
-        version = max(step - self._delay, 0)
-        rise = 1.0 / (1.0 - self._beta2**version) if version else 1.0  # as the optimizer corrects
+        count = self.before + max(step - self._delay, 0)
+        rise = 1.0 / (1.0 - self._beta2**count) if count else 1.0  # as the optimizer corrects
         powers = [self._powers(tensor, rise) for tensor in self._tensors]
         dtype = self._square_N.dtype
         self._step_B1 = [power_of_two(power_B).to(dtype).unsqueeze(1) for power_B in powers]
@@ -228,16 +231,23 @@ class GradientGrid:
 
 
 def grid_of(
-    run: RunConfig, numbers: range, layout: FlatLayout, square_N: Tensor, *, compiles: bool = False
+    run: RunConfig,
+    numbers: range,
+    layout: FlatLayout,
+    square_N: Tensor,
+    *,
+    compiles: bool = False,
+    before: int = 0,
 ) -> GradientGrid | None:
     """The grid of the blocks `numbers` of a run, if sums of some are whole numbers.
 
     `compiles`: it rounds by compiled loops where they do the same as torch. The first one of a
-    process takes a second, and where nobody has compiled them some more.
+    process takes a second, and where nobody has compiled them some more. `before`: as in `Update`.
     """
     if INT_GRID not in averagings_of(run, numbers):
         return None
-    return GradientGrid(run, layout, square_N, kernels_for(square_N) if compiles else None)
+    kernels = kernels_for(square_N) if compiles else None
+    return GradientGrid(run, layout, square_N, kernels, before)
 
 
 def kernels_for(square_N: Tensor) -> ModuleType | None:

@@ -70,5 +70,6 @@ class Cast(Codec):
         finite = tensor.detach()[tensor.isfinite()]
         if finite.numel() and finite.abs().amax() > self.greatest:
             raise Unencodable(
-                f"{self.name} holds values up to {self.greatest:g}, not {finite.abs().amax():g}"
+                f"{self.name} holds values up to {self.greatest:g}, not {finite.abs().amax():g}: "
+                "send them raw"
             )

@@ -154,6 +154,7 @@ def test_example_is_a_file_that_can_be_planned(tmp_path, capsys):
         (HOME + "[plan]\nstages = [9]\n" + MODEL, "9 stages of a model of 8 blocks: choose 8 or"),
         (HOME + "[plan]\nstages = [2]\n" + MODEL, "2 stages need 2 devices, and there are 1"),
         (HOME + '[plan]\ncodecs = ["mp3"]\n', r"plan.codecs\[0\] is one of raw, planes-zstd"),
+        (HOME + '[plan]\ncodecs = ["nvfp4"]\n', 'plan.codecs.* not "nvfp4"'),
         (HOME + "[plan]\ncodecs = []\n" + MODEL, "codecs is empty: name one at least"),
         (HOME + "[plan]\nworking_gib = 5.0\n" + MODEL, "no cut into 1 stages fits the devices'"),
         (HOME + "[run]\nstages = 300\n", "run.stages is a whole number from 1 to 256"),
@@ -204,6 +205,17 @@ def test_a_list_of_averagings_is_of_the_stages_that_it_was_made_for(tmp_path, ca
 
     assert load(tmp_path / "plan" / "run.toml").run.codecs.averaging == "raw"
     assert 'codecs.averaging = "raw": its list was of 2 stages' in capsys.readouterr().out
+
+
+def test_a_run_whose_codecs_are_measured_keeps_that(tmp_path, capsys):
+    own = '[run.codecs]\nchoice = "measured"\n'
+    codecs = '[plan]\nstages = [2]\ncodecs = ["dither6/dither3"]\n'
+
+    assert plan(tmp_path, AWS + OREGON + TOKYO + codecs + MODEL + own, "--out", str(tmp_path)) == 0
+
+    found = load(tmp_path / "run.toml").run.codecs
+    assert (found.choice, found.activation, found.gradient) == ("measured", "bf16", "bf16")
+    assert "begins with bf16, and goes as far as dither6/dither3" in capsys.readouterr().out
 
 
 def test_links_that_need_several_connections_are_named(tmp_path, capsys):

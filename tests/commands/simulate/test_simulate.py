@@ -266,3 +266,17 @@ def planned(files: Path):
     flags = ["simulate", f"{folder}/run.toml", "--devices", f"{folder}/devices.toml"]
     asked = make_parser().parse_args([*flags, "--hours", "0.1", "--detail", "100"])
     return planned_day(asked)
+
+
+def test_slow_links_carry_fewer_microbatches_so_each_stands_for_fewer(files: Path):
+    """Else one would take a link for longer than a server may be silent, and all would be lost."""
+    sites = ("Virginia", "Virginia"), ("Tokyo", "Tokyo"), ("Virginia", "Tokyo")
+    quick = DEVICES.replace("0.0001", "0.5").replace("0.0002", "0.5")
+    (files / "devices.toml").write_text(quick)
+    by_computing = planned(files)
+    link = '[[link]]\nbetween = ["{}", "{}"]\nrtt_ms = 40\ngbps = 0.002\n'
+    (files / "devices.toml").write_text(quick + "".join(link.format(*pair) for pair in sites))
+
+    by_links = planned(files)
+
+    assert 1 < by_links.bundled < by_computing.bundled / 10

@@ -239,6 +239,18 @@ def test_early_steps_are_corrected_as_the_optimizer_corrects_moments():
         assert (a.log2() - b.log2()).abs().max() <= 1.0
 
 
+def test_moments_that_a_former_run_has_made_are_corrected_by_their_whole_count():
+    run = dataclasses.replace(RUN, optimizer=OptimizerConfig(beta2=0.99))
+    begun, whole = Stage(run), Stage(run)
+    begun.grid.before = 400
+    for step in (0, 1, 2):
+        begun.add(0, step=step)
+        whole.add(0, step=400 + step)
+
+        for a, b in zip(begun.grid._step_B1, whole.grid._step_B1, strict=True):
+            assert torch.equal(a, b)
+
+
 def test_the_grid_follows_the_state():
     stage = Stage()
     stage.add(0)

@@ -151,9 +151,9 @@ def test_narrow_float_passes_nan_and_infinity(codec):
     ],
 )
 def test_value_that_a_narrow_float_cannot_hold_is_an_error(codec, value, dtype):
-    with pytest.raises(Unencodable, match=f"{codec} holds values up to"):
+    with pytest.raises(Unencodable, match=f"{codec} holds values up to .*: send them raw"):
         encode(torch.tensor([1.0, value], dtype=dtype), codec)
-    with pytest.raises(Unencodable, match=f"{codec} holds values up to"):
+    with pytest.raises(Unencodable, match=f"{codec} holds values up to .*: send them raw"):
         encode(torch.tensor([float("nan"), float("inf"), value], dtype=dtype), codec)
 
 
