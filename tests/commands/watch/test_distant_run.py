@@ -1,6 +1,6 @@
 """A run that is watched from afar: answers become events."""
 
-from p2pswarm.commands.watch.distant_run import DistantRun
+from p2pswarm.commands.watch.distant_run import ASK_EVERY_S, DistantRun
 from p2pswarm.progress.events import (
     Checkpointed,
     Ended,
@@ -63,6 +63,7 @@ def test_a_step_between_two_answers_has_its_time():
     stepped = run.on_answer(status(done=5, committed_ago_s=0.5), [])[-1]
 
     assert (stepped.step, stepped.took_s) == (5, 1.0)
+    assert stepped.seconds == ASK_EVERY_S
 
 
 def test_a_server_that_is_not_listed_any_more_has_left():
