@@ -45,6 +45,7 @@ def test_the_first_answer_tells_how_the_run_stands():
     events = DistantRun().on_answer(status(saved=2, saved_ago_s=1.0), [server(1), server(2, 1)])
 
     assert kinds(events) == [Started, Peers, Stepped, HeldOut, Checkpointed]
+    assert events[0].text == "training goes on"
     assert len(events[1].peers) == 2
     assert (events[2].step, events[2].counts.counted) == (3, 24)
 
