@@ -48,7 +48,8 @@ def _write_version() -> int:
         sys.stdout = None  # what it could not write would fail again at the end
         if isinstance(error, BrokenPipeError):
             return UNREAD
-        sys.stderr.write(f"error: the answer cannot be written: {error.strerror}\n")
+        streams = importlib.import_module("p2pswarm.base.standard_streams")
+        streams.STDERR.write(f"error: the answer cannot be written: {error.strerror}\n")
         return UNUSABLE
     return DONE
 

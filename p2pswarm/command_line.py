@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.exception_group import cause_of
 from p2pswarm.base.exit_codes import FAILED, UNREAD, UNUSABLE
+from p2pswarm.base.standard_streams import STDERR
 from p2pswarm.base.transient_errors import is_transient
 from p2pswarm.base.version import version_text
 from p2pswarm.commands import completion, health, node, own_node, verify
@@ -84,10 +85,10 @@ def _lacks(error: ModuleNotFoundError) -> int:
     library = (error.name or "").partition(".")[0]
     if library not in REQUIRED:
         raise error
-    sys.stderr.write(f"error: this command needs {library}: pip install {library}\n")
+    STDERR.write(f"error: this command needs {library}: pip install {library}\n")
     return UNUSABLE
 
 
 def _failed(error: SwarmError) -> int:
-    sys.stderr.write(f"error: {printable(str(error))}\n")
+    STDERR.write(f"error: {printable(str(error))}\n")
     return FAILED if is_transient(error) else UNUSABLE

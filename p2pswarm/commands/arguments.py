@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from p2pswarm.base.errors import SwarmError, Unusable
+from p2pswarm.base.standard_streams import STDERR, with_letters_of
 from p2pswarm.settings.limits import LONG_NAME, names_fit
 
 USAGE_CODE = 2
@@ -35,7 +36,8 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with one line on stderr, as all commands do."""
-        self.exit(USAGE_CODE, f"error: {message}; see --help\n")
+        STDERR.write(f"error: {message}; see --help\n")
+        sys.exit(USAGE_CODE)
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[OneLineParser]"  # noqa: SLF001
@@ -116,7 +118,7 @@ def write(text: str) -> None:
     if sys.stdout is None:  # closed before we began, as by >&-
         raise Unusable("the answer cannot be written: stdout is closed")
     try:
-        sys.stdout.write(text)
+        sys.stdout.write(with_letters_of(sys.stdout, text))
         sys.stdout.flush()
     except OSError as error:
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -134,7 +136,7 @@ def say(line: str) -> None:
 
 def say_beside(line: str) -> None:
     """Write a line for people to stderr, where the answer is for scripts."""
-    sys.stderr.write(f"{line}\n")
+    STDERR.write(f"{line}\n")
 
 
 def toml(**values: object) -> str:

@@ -52,6 +52,8 @@ def only_node(module: Any, named: Path | None) -> Any:
     folder = module.running_folder() if named is None else _state(named)
     everywhere = [] if folder is None else module.running_nodes(folder)
     found = [node for node in everywhere if node.here] or everywhere
+    if len(found) > 1:  # some may have been killed
+        found = [node for node in found if module.is_there(node)]
     if len(found) == 1:
         return found[0]
     if not found:

@@ -152,18 +152,36 @@ def running_nodes(folder: Path) -> list[RunningNode]:
     return found
 
 
+def is_there(node: RunningNode) -> bool:
+    """Return whether a node still listens to its owner, as far as this machine can tell."""
+    if not node.here:
+        return True
+    try:
+        socket.create_connection((HERE, node.port), REQUEST_S).close()
+    except OSError:
+        return False
+    return True
+
+
 def _forget_ended(folder: Path) -> None:
     """Remove what nodes that were killed have left."""
     if sys.platform != "win32":  # it has no way to ask whether a process lives that does not end it
         for node in running_nodes(folder):
-            if not node.here:
-                continue
-            try:
-                os.kill(node.process, 0)
-            except ProcessLookupError:
+            if node.here and not _lives(node):
                 (folder / f"{node.process}-{node.peer}{ENDING}").unlink(missing_ok=True)
-            except PermissionError:
-                pass
+
+
+def _lives(node: RunningNode) -> bool:
+    """Return whether the process of a node of this machine lives."""
+    if node.process == os.getpid():  # the first process of a container has the same number again
+        return is_there(node)
+    try:
+        os.kill(node.process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 async def ask_node(node: RunningNode, request: OwnerRequest, answer_s: float = ANSWER_S) -> str:

@@ -19,7 +19,7 @@ from p2pswarm.node.owner_requests import OwnerRequests
 from p2pswarm.node.owner_socket import owner_socket
 from p2pswarm.node.page import open_page
 from p2pswarm.node.progress.banner import greeting, page_line
-from p2pswarm.node.progress.output import STDOUT, both, dated, reminded
+from p2pswarm.node.progress.output import both, dated, reminded
 from p2pswarm.node.progress.output import write_line as say
 from p2pswarm.node.roles import role_module
 from p2pswarm.node.shutdown import Shutdown, unless
@@ -40,9 +40,7 @@ def main(config: NodeConfig, begun_s: float) -> int:
     sys.setswitchinterval(SWITCH_S)
     log_to_stderr(config.log_level, "%(asctime)s %(levelname).1s %(name)s: %(message)s")
     with identity_from(config.key_file) as identity:
-        code = run(_live(config, identity, begun_s))
-    STDOUT.end()
-    return code
+        return run(_live(config, identity, begun_s))
 
 
 def load_role(role: str) -> ModuleType:

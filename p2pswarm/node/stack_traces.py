@@ -18,6 +18,7 @@ from types import FrameType
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.files import write_text
+from p2pswarm.base.standard_streams import STDERR
 from p2pswarm.progress.printable import printable
 
 STACKS_FILE = "stacks.txt"  # in the folder of `state`
@@ -103,8 +104,7 @@ def _watch(folder: Path | None, say: Callable[[str], None]) -> None:
     def write(_number: int, _frame: FrameType | None) -> None:
         text = stacks_text(loop)
         if folder is None:
-            sys.stderr.write(text)
-            sys.stderr.flush()
+            STDERR.write(text)
             return
         try:
             written = write_text(folder / STACKS_FILE, text)

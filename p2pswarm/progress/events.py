@@ -142,9 +142,12 @@ class Started(Event):
     """The first step of this trainer begins."""
 
     parameters: int
+    """0: they are not known, as from afar, where the run has begun long ago."""
 
     @property
     def text(self) -> str:
+        if not self.parameters:
+            return "training goes on"
         return f"training begins: {self.parameters:,} parameters"
 
 

@@ -4,6 +4,9 @@ Everything that is shown goes through here last, since any error may quote a pee
 """
 
 import logging
+from typing import TextIO, cast
+
+from p2pswarm.base.standard_streams import STDERR
 
 
 def printable(text: str) -> str:
@@ -23,6 +26,6 @@ class PrintableFormatter(logging.Formatter):
 
 def log_to_stderr(level: str, form: str = logging.BASIC_FORMAT) -> None:
     """Log from `level` on to stderr, if nobody has set up logging already."""
-    handler = logging.StreamHandler()
+    handler = logging.StreamHandler(cast(TextIO, STDERR))
     handler.setFormatter(PrintableFormatter(form))
     logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -4,7 +4,16 @@ from collections import deque
 from dataclasses import asdict
 from typing import Any
 
-from p2pswarm.progress.events import Event, Phases, Stalled, StallEnded
+from p2pswarm.progress.events import (
+    Ended,
+    Event,
+    LeadershipTaken,
+    Phases,
+    Stalled,
+    StallEnded,
+    Started,
+    Stepped,
+)
 from p2pswarm.progress.printable import printable
 from p2pswarm.progress.step_seconds import chain_text
 
@@ -28,8 +37,8 @@ class StepView:
             case Stalled():
                 self._stalls.append((at, event))
                 self._open = True
-            case StallEnded():
-                self._open = False
+            case StallEnded() | Stepped() | Ended() | Started() | LeadershipTaken():
+                self._open = False  # also if the trainer that told of it was killed meanwhile
 
     def phases(self) -> dict[str, Any] | None:
         """The newest step's seconds, as JSON has them; None before there are any."""
@@ -58,6 +67,7 @@ class StepView:
                 "cause": printable(one.cause[:20]),
                 "servers": [printable(server[:64]) for server in one.servers[:16]],
                 "stages": list(one.stages[:16]),
+                "why": printable(one.why[:WHY_CHARS]),
                 "text": printable(one.text[:WHY_CHARS]),
             }
             for at, one in self._stalls

@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,18 @@ def test_what_the_user_can_mend_is_one_line_and_code_2(argv, part, capsys):
     assert said.startswith("error: ")
     assert said.count("\n") == 1
     assert part in said
+
+
+@pytest.mark.parametrize("argv", [["node", "--config", "none.toml"], ["watch", "--speed", "soon"]])
+@pytest.mark.parametrize("stderr", ["closed", "full"])
+def test_who_cannot_be_told_what_to_mend_has_code_2_as_well(argv, stderr, monkeypatch):
+    """A launcher that sees another one tries again for ever."""
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stderr", full if stderr == "full" else None)
+        with pytest.raises(SystemExit) as ended:
+            sys.exit(main(argv))
+
+    assert ended.value.code == 2
 
 
 def test_what_an_error_quotes_does_not_reach_the_terminal_as_it_is(capsys):

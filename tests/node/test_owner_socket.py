@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import socket
 import stat
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -179,6 +180,35 @@ def test_a_node_that_was_killed_is_named_gone_and_forgotten_by_the_next(runtime)
         assert the_only(runtime).peer == "abcd"
 
     owned(story)
+
+
+def test_a_node_that_was_killed_stands_in_the_way_of_no_other(runtime, capsys):
+    """A health check that counted it would restart its container for ever."""
+    killed = RunningNode(free_port(), "k", "dead", "stage", os.uname().nodename, 1)
+
+    async def story() -> None:
+        (runtime / f"1-dead{ENDING}").write_text(json.dumps(asdict(killed)))
+        assert await asyncio.to_thread(main, ["drain"]) == 0
+
+    assert owned(story) == ["drain"]
+    assert capsys.readouterr().out == "leaving\n"
+
+
+def test_the_first_process_of_a_container_forgets_the_one_before_it(runtime):
+    runtime.mkdir(parents=True)
+    before = RunningNode(free_port(), "k", "dead", "stage", os.uname().nodename, os.getpid())
+    (runtime / f"{os.getpid()}-dead{ENDING}").write_text(json.dumps(asdict(before)))
+
+    async def story() -> None:
+        assert the_only(runtime).peer == "abcd"
+
+    owned(story)
+
+
+def free_port() -> int:
+    """A port at which nobody listens."""
+    with socket.create_server((HERE, 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def test_a_node_of_another_machine_that_shares_the_folder_is_asked_there(runtime):

@@ -21,8 +21,8 @@ def write_run(path, steps=STEPS):
 
 
 def link_in(line):
-    place, _, token = line.partition("http://")[2].split()[0].partition("/?t=")
-    return place, token
+    page, _, token = line.partition("http://")[2].split()[0].partition("?t=")
+    return page.partition("/")[0], token
 
 
 def asked(place, path, **headers):

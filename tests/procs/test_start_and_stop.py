@@ -331,6 +331,21 @@ def test_one_machine_trains_alone_what_a_plain_loop_trains(start, run_of, tmp_pa
 
 
 @pytest.mark.timeout(240)
+def test_a_run_goes_on_to_its_end_though_the_reader_of_its_output_has_stopped(
+    start, run_of, tmp_path
+):
+    """As a pager does, or a terminal behind a connection that hangs."""
+    run = run_of(300, weights="alone.safetensors")
+
+    trainer = start(
+        "train", run, "--alone", "--set", "train.progress=json", *HERE, module="p2pswarm"
+    )
+
+    assert trainer.process.wait() == 0, trainer.errors
+    assert (tmp_path / "alone-ends-step-300.safetensors").exists()
+
+
+@pytest.mark.timeout(240)
 def test_a_server_that_comes_later_takes_part_in_a_run_of_one_machine(start, run_of, tmp_path):
     run = run_of(stages=2, weights="alone.safetensors")
     flags = ("--alone", "--set", "train.progress=json", *HERE)

@@ -2,8 +2,20 @@
 
 import json
 
+import pytest
+
 from p2pswarm.progress.event_lines import EventNumbers, from_line, to_line
-from p2pswarm.progress.events import Begun, Phases, Stalled, StallEnded
+from p2pswarm.progress.events import (
+    Begun,
+    Ended,
+    LeadershipTaken,
+    MicrobatchCounts,
+    Phases,
+    Stalled,
+    StallEnded,
+    Started,
+    Stepped,
+)
 from p2pswarm.progress.step_seconds import ChainPart, StageTimes
 from p2pswarm.progress.step_view import StepView
 from p2pswarm.progress.view import RunView
@@ -47,6 +59,7 @@ def test_the_view_has_the_newest_step_and_who_waits_now():
     assert shown["phases"]["stages"][0]["waiting_s"] == 1.15
     assert shown["phases"]["text"].startswith("2.9 s: 2.9 s until the last microbatch sets out")
     assert shown["waits"]["now"]["servers"] == ["m3k6", "k7f2"]
+    assert shown["waits"]["now"]["why"] == "nothing passes between m3k6 and k7f2"
     assert [one["event"] for one in shown["events"]][-1] == "stalled"
 
     view.on_event(lines(ENDED)[0])
@@ -54,6 +67,26 @@ def test_the_view_has_the_newest_step_and_who_waits_now():
     assert shown["waits"]["now"] is None
     assert len(shown["waits"]["stalls"]) == 1
     json.dumps(shown, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Ended(12, "left", True, 0.0, MicrobatchCounts(0, 0, 0)),
+        Started(1),
+        LeadershipTaken(2, 12),
+        Stepped(13, 1.0, 1.0, 1e-3, 1.0, MicrobatchCounts(0, 0, 0)),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_a_stall_whose_end_nobody_told_is_over_all_the_same(event):
+    """Its trainer was killed, or the run has ended in it."""
+    view = StepView()
+    view.on_event(STALLED, 100.0)
+
+    view.on_event(event, 200.0)
+
+    assert view.waits()["now"] is None
 
 
 def test_what_peers_may_have_written_is_printable_and_short():

@@ -78,16 +78,16 @@ class FedPage:
         return await self.asked(f"GET {path} HTTP/1.1\r\n" + "\r\n".join(lines) + "\r\n\r\n")
 
 
-def fed_page(clock: Callable[[], float]) -> FedPage:
+def fed_page(clock: Callable[[], float], role: str = "trainer") -> FedPage:
     wall = WallClock()
     return FedPage(
-        RunPage(NodeHealth("trainer", clock()), wall), EventNumbers(RUN, "k7f2", wall), wall, clock
+        RunPage(NodeHealth(role, clock()), wall), EventNumbers(RUN, "k7f2", wall), wall, clock
     )
 
 
 @contextlib.asynccontextmanager
-async def served_page(port: int = 0) -> AsyncIterator[FedPage]:
-    fed = fed_page(asyncio.get_running_loop().time)
+async def served_page(port: int = 0, role: str = "trainer") -> AsyncIterator[FedPage]:
+    fed = fed_page(asyncio.get_running_loop().time, role)
     listener = listening("127.0.0.1", port)
     async with PageServer(fed.page, lambda port: PageGate(TOKEN, port), listener) as server:
         fed.address, fed.server = server.address, server

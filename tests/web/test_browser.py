@@ -23,6 +23,8 @@ from p2pswarm.progress.events import (
     Note,
     PeerLine,
     Peers,
+    Serving,
+    Stalled,
     Waiting,
 )
 
@@ -123,6 +125,59 @@ async def test_a_stalled_run_shows_a_rate_of_0_and_its_age():
 
             await shows(tab, "#top", "0 (last commit 9")
             await shows(tab, "#top", "stands still")
+
+
+async def test_the_curves_of_a_long_run_are_drawn_to_their_end():
+    """Each point is a dozen characters of an attribute."""
+    async with served_page() as fed:
+        fed.tell(*begun(), *(stepped(step) for step in range(1, 3_000)), after_s=0.5)
+        async with opened(fed) as (tab, wrong):
+            await shows(tab, "#top", "2\u202f999 / 2\u202f000")
+            await tab.locator("svg .area").wait_for()
+            ends = await tab.evaluate(
+                "[...document.querySelectorAll('svg .one')].map("
+                "line => line.getPointAtLength(line.getTotalLength()).x)"
+            )
+
+    assert ends == [pytest.approx(512, abs=1)] * 2
+    assert wrong == []
+
+
+async def test_a_stall_names_whom_the_run_waits_for():
+    async with served_page() as fed:
+        fed.tell(*begun(), *(stepped(step) for step in range(1, 30)), peers(), after_s=1.0)
+        fed.tell(Stalled(30, 6.2, 1.0, "silent", ("peer1",), (1,), "peer1 does not answer"))
+        fed.wall.at += 10.0
+        async with opened(fed) as (tab, _):
+            await shows(tab, "#top", "peer1 does not answer")
+            await shows(tab, ".machines .bad", "the run waits for it")
+            assert await tab.locator("#stages", has_text="as fast as this").count() == 0
+
+
+async def test_a_server_tells_its_own_part_and_nothing_of_what_it_does_not_know():
+    """Else the page of who lends a machine says that nobody serves the other stages."""
+    async with served_page(role="stage") as fed:
+        fed.page.own = lambda: {
+            "role": "stage",
+            "state": "serves",
+            "run": "full",
+            "stage": 0,
+            "stages": 2,
+            "version": 271,
+        }
+        fed.tell(Begun("full", "stage", "cellar", "0.1.0", steps=2_000, stages=2))
+        fed.tell(Serving("peer0", 0, "cellar"))
+        async with opened(fed) as (tab, wrong):
+            await shows(tab, "#top", "serves stage 0 “full”")
+            await shows(tab, "#top", "271 / 2\u202f000")
+            await shows(tab, ".stage[data-stage='0']", "cellar")
+            text = await tab.inner_text("body")
+            await tab.click("nav a[href='/cost']")
+            await shows(tab, "#cost", "shows the whole run")
+
+    assert "nobody" not in text
+    assert "starting" not in text
+    assert wrong == []
 
 
 async def test_hostile_names_and_reasons_are_text():

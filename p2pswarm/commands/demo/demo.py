@@ -48,7 +48,7 @@ from p2pswarm.commands.demo.supervisor import (
 from p2pswarm.commands.picture import picture_format
 from p2pswarm.net.os.event_loop import signals_handled
 from p2pswarm.node.console_end import watch_console_end
-from p2pswarm.node.progress.output import shown_time, time_of
+from p2pswarm.node.progress.output import draws, shown_time, terminal, time_of
 from p2pswarm.node.run.run_text import read_corpus
 from p2pswarm.node.shutdown import LEAVING, ending_signals
 from p2pswarm.progress.event_lines import EventLine, EventNumbers, from_line
@@ -90,7 +90,7 @@ class Demo:
 
     async def run(self) -> RunHistory:
         """Start the processes, and follow the run to its last event."""
-        if self._console.is_terminal:
+        if draws(self._console):
             self._live.start()
         try:
             await self._run()
@@ -165,7 +165,7 @@ class Demo:
     def _show(self, told: EventLine) -> None:
         """Draw the page again, or print the event's line."""
         self._view.on_event(told)
-        if self._console.is_terminal:
+        if draws(self._console):
             drawn = page(self._view.to_json(time.time()), TITLE, time_of)
             self._live.update(drawn, refresh=True)
         elif text := self._lines.line(told.event, time.monotonic(), shown_time()):
@@ -184,7 +184,7 @@ def main(options: Options) -> int:
     asked: list[int] = []
     try:
         # asyncio's own loop: that of a node starts no processes on Windows
-        return asyncio.run(_interruptible(options, Console(), asked))
+        return asyncio.run(_interruptible(options, terminal(), asked))
     except asyncio.CancelledError:
         return code_of(asked[0])
     finally:

@@ -6,9 +6,6 @@ Errors:  Unusable if nobody answers, or no one run is meant.
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import IO, cast
-
-from rich.console import Console
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.exit_codes import INTERRUPTED
@@ -17,7 +14,7 @@ from p2pswarm.commands.status.ask import answer_of, found_out, statuses
 from p2pswarm.commands.status.texts import as_lines
 from p2pswarm.commands.watch.distant_run import ASK_EVERY_S, DistantRun
 from p2pswarm.commands.watch.watch import show, take_interrupts
-from p2pswarm.node.progress.output import STDOUT
+from p2pswarm.node.progress.output import terminal
 from p2pswarm.node.progress.reporter import begun
 from p2pswarm.node.stack.stack import NodeStack
 from p2pswarm.progress.event_lines import EventLine, EventNumbers
@@ -30,7 +27,7 @@ from p2pswarm.settings.page_config import PageConfig
 
 def main(config: NodeConfig, name: str, *, page: PageConfig) -> int:
     """Show a run that goes on elsewhere; returns the exit code."""
-    console = Console(file=cast(IO[str], STDOUT))
+    console = terminal()
 
     async def watch(stack: NodeStack) -> None:
         await show(events_of(stack, name), console, page, time.time)

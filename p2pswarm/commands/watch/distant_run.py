@@ -39,12 +39,15 @@ class DistantRun:
 
     def __init__(self) -> None:
         self._before: RunStatus | None = None
+        self._seconds = -ASK_EVERY_S
+        """Since the first answer."""
         self._servers: dict[str, int] = {}
         """The stages of those that were listed last."""
 
     def on_answer(self, status: RunStatus, servers: Sequence[ServerCapacity]) -> list[Event]:
         """Return what is new."""
         before, self._before = self._before, status
+        self._seconds += ASK_EVERY_S
         events: list[Event] = []
         counts = MicrobatchCounts(status.asked, status.counted, status.replayed)
         if before is None and status.done:
@@ -54,11 +57,8 @@ class DistantRun:
         events += self._listed(tuple(map(_line, servers)) or _unnamed(status))
         if status.loss is not None and (before is None or status.done > before.done):
             took_s = _took_s(before, status)
-            events.append(
-                Stepped(
-                    status.done, status.loss, status.tokens_per_s, 0.0, 0.0, counts, took_s=took_s
-                )
-            )
+            figures = status.done, status.loss, status.tokens_per_s, 0.0, 0.0, counts, took_s
+            events.append(Stepped(*figures, seconds=self._seconds))
         if status.held_out is not None and (before is None or status.held_out != before.held_out):
             events.append(HeldOut(status.done, status.held_out))
         if status.saved is not None and (before is None or status.saved != before.saved):

@@ -9,7 +9,7 @@ import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -19,7 +19,7 @@ from p2pswarm.commands.arguments import say, say_beside
 from p2pswarm.commands.watch.replay import replay
 from p2pswarm.node.page import places_of, served, token_of
 from p2pswarm.node.progress.event_files import read_events
-from p2pswarm.node.progress.output import STDOUT, time_of
+from p2pswarm.node.progress.output import draws, terminal, time_of, write_line
 from p2pswarm.node.stack.node_page import page_link
 from p2pswarm.progress.event_lines import EventLine
 from p2pswarm.progress.page import LineFormat, page
@@ -41,8 +41,8 @@ def main(files: Sequence[Path], run: str, *, speed: float, page: PageConfig, as_
             view.on_event(told)
         say(json.dumps(summary(view), allow_nan=False))
         return 0
-    console = Console(file=cast(IO[str], STDOUT))
-    if not console.is_terminal and page.listen in (AUTO, OFF):
+    console = terminal()
+    if not draws(console) and page.listen in (AUTO, OFF):
         lines = LineFormat(0.0)
         for told in events:
             if text := lines.line(told.event, told.at, time_of(told.at)):
@@ -76,15 +76,15 @@ async def show(
     shown = RunPage(NodeHealth("watch", clock()), now)
     shown.view = view
     shown.health.of_role = lambda: HealthAnswer(ok=True, why="shows a run")
-    places = places_of(config, "watch", in_terminal=console.is_terminal)
+    places = places_of(config, "watch", in_terminal=draws(console))
     if not places:
         await draw(events, console, view, now)
         return
     token = token_of(None)
     async with served(shown, places, token, config.names) as address:
-        say(f"page {page_link(address, token)}")
+        write_line(f"page {page_link(address, token)}")
         await draw(with_page(events, shown, clock), console, view, now)
-        say("that is all; the page stays until Ctrl-C")
+        write_line("that is all; the page stays until Ctrl-C")
         await asyncio.Event().wait()
 
 
@@ -100,11 +100,14 @@ async def with_page(
 async def draw(
     events: AsyncIterator[EventLine], console: Console, view: RunView, now: Callable[[], float]
 ) -> None:
-    """Draw the page of a run whose events come from anywhere, to the last one."""
+    """Draw the page of a run whose events come from anywhere, to the last one; else lines."""
     clock, next_s = asyncio.get_running_loop().time, 0.0
-    if not console.is_terminal:
+    if not draws(console):
+        lines = LineFormat(clock())
         async for told in events:
             view.on_event(told)
+            if text := lines.line(told.event, clock(), time_of(told.at)):
+                write_line(text)
         return
     with Live(console=console, auto_refresh=False) as live:
 

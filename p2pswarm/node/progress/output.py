@@ -1,20 +1,20 @@
 """Output of a trainer's events on stdout: a live page, lines, or JSON.
 
-No run ends because nobody reads it: a terminal is closed, a pipe has no reader, a disk is full.
+No run ends, or stands still, because nobody reads it: `base/standard_streams.py` sees to that.
 """
 
 import asyncio
 import contextlib
-import logging
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from rich.console import Console
 from rich.live import Live
 
+from p2pswarm.base.standard_streams import REAL, STDOUT
 from p2pswarm.base.tasks import OwnedTasks
 from p2pswarm.progress.event_lines import EventLine
 from p2pswarm.progress.page import SILENCE_MAX_S, LineFormat, page
@@ -25,8 +25,6 @@ Tell = Callable[[EventLine], None]
 
 LOOK_EVERY_S = 5.0  # for a silence of a minute
 DRAW_EVERY_S = 1.0  # the page says how long ago things were
-
-_log = logging.getLogger(__name__)
 
 
 def date_time() -> str:
@@ -65,10 +63,10 @@ async def output(kind: str, title: str) -> AsyncIterator[Tell]:
     if kind == "json":
         yield lambda told: write_line(told.line)
         return
-    console = Console(file=cast(IO[str], STDOUT))
+    console = terminal()
     tasks = OwnedTasks()
     try:
-        if kind == "lines" or (kind == "auto" and not console.is_terminal):
+        if kind == "lines" or (kind == "auto" and not draws(console)):
             clock = asyncio.get_running_loop().time
             lines = LineFormat(clock())
             tasks.spawn(_end_silence(lines, clock))
@@ -88,6 +86,17 @@ async def output(kind: str, title: str) -> AsyncIterator[Tell]:
             yield tell
     finally:
         await tasks.close()
+        STDOUT.end()
+
+
+def terminal() -> Console:
+    """What pages are drawn on: stdout."""
+    return Console(file=cast(IO[str], STDOUT))
+
+
+def draws(console: Console) -> bool:
+    """Return whether a page can be drawn anew in its place; a dumb terminal has lines alone."""
+    return console.is_terminal and not console.is_dumb_terminal
 
 
 async def _draw_again(draw: Callable[[], None]) -> None:
@@ -121,53 +130,13 @@ async def _end_silence(lines: LineFormat, clock: Callable[[], float]) -> None:
         _write_if(lines.silence(clock(), shown_time()))
 
 
-class StandardOutput:
-    """Stdout as it is when text is written; a write that fails is passed over.
-
-    The kernel says EIO for a terminal that is closed, EPIPE for a pipe without a reader, ENOSPC for
-    a file on a full disk. With `>&-` there is no stdout at all.
-    """
-
-    def write(self, text: str) -> int:
-        """Write text, if there is anything to write it to."""
-        self._try(lambda stdout: stdout.write(text))
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush what was written."""
-        self._try(lambda stdout: stdout.flush())
-
-    def end(self) -> None:
-        """Flush for the last time.
-
-        The interpreter flushes as it ends, and what it could not write would be a failure.
-        """
-        if not self._try(lambda stdout: stdout.flush()):
-            sys.stdout = None
-
-    def _try(self, work: Callable[[IO[str]], object]) -> bool:
-        """Do it with stdout; returns whether that could be done."""
-        if sys.stdout is None or sys.stdout.closed:
-            return False
-        try:
-            work(sys.stdout)
-        except OSError as error:
-            _log.debug("stdout cannot be written: %s", error)
-            return False
-        return True
-
-    def __getattr__(self, name: str) -> Any:
-        """What else a console asks of a file: whether it is a terminal, its encoding."""
-        return getattr(sys.stdout, name)
-
-
-STDOUT = StandardOutput()
-
-
 def write_line(text: str) -> None:
     """Write a printable line to stdout, and flush it, if anybody can read it."""
-    STDOUT.write(printable(text) + "\n")
-    STDOUT.flush()
+    line = printable(text) + "\n"
+    if hasattr(sys.stdout, REAL):
+        sys.stdout.write(line)  # above the page that stands there
+    else:
+        STDOUT.write(line)
 
 
 def _write_if(text: str | None) -> None:

@@ -60,6 +60,7 @@ from p2pswarm.trainer.reports.reports import (
 RATE_STEPS = 10  # steps that throughput is told over: one alone is noisy
 PEERS_EVERY_S = 0.5  # each server reports its load every second
 PEERS_PER_S = 200.0  # lines of servers: a run of 1,000 tells all of them each 5 s
+LOAD_OLD_S = 5.0  # five words are missing: what a server did is not what it does
 WHY_EVERY_S = 5.0  # reasons that change with each step would fill a log
 HEAD_DIGITS = 12  # of a record's digest, for people
 MEASURED = [field.name for field in dataclasses.fields(Capacity) if hasattr(PeerLine, field.name)]
@@ -121,6 +122,8 @@ class Reporter:
         self._voided = 0
         self._last_step_s = 0.0
         self._peers: dict[Incarnation, PeerLine] = {}
+        self._loaded_s: dict[Incarnation, float] = {}
+        """When each was heard last, of those that have told a load."""
         self._peers_told_s = float("-inf")
         self._facts: dict[bytes, FactsKnown] = {}
         """What each server has told of its machine; one that comes back is known."""
@@ -143,7 +146,7 @@ class Reporter:
             case BalanceAsked():
                 return self._why(report, seconds, now_s)
             case WentBack():
-                self._peers.clear()
+                self._forget_all()
                 self._go_on_after(report.version, now_s)
             case Replayed():
                 self._replayed += len(report.microbatches)
@@ -169,7 +172,7 @@ class Reporter:
 
     def _leads(self, report: Leads, now_s: float) -> list[Event]:
         """This trainer coordinates the run: all members join it anew."""
-        self._peers.clear()
+        self._forget_all()
         if report.version == 0:  # no server has come yet, as is reported by itself
             return []
         self._go_on_after(report.version, now_s)
@@ -192,10 +195,12 @@ class Reporter:
         match report:
             case MemberLost(reason=reason, voided=voided, why=why):
                 self._peers.pop(one, None)
+                self._loaded_s.pop(one, None)
                 self._voided += voided
                 told = [Left(server, stage, why, reason, voided, name, seconds=seconds)]
             case Loaded(load=load):
                 if before := self._peers.get(one):
+                    self._loaded_s[one] = now_s
                     self._peers[one] = line_of(
                         server, stage, load, ready=before.ready, counted=before.counted
                     )
@@ -211,7 +216,18 @@ class Reporter:
         if self._over:
             return told
         self._peers_told_s = now_s
-        return [*told, Peers(tuple(self._peers.values()), seconds=seconds)]
+        return [*told, Peers(tuple(self._lines(now_s)), seconds=seconds)]
+
+    def _forget_all(self) -> None:
+        """All members join anew."""
+        self._peers.clear()
+        self._loaded_s.clear()
+
+    def _lines(self, now_s: float) -> Iterator[PeerLine]:
+        """All servers; one that has fallen silent counts nothing, whatever it told last."""
+        for one, line in self._peers.items():
+            silent = now_s > self._loaded_s.get(one, now_s) + LOAD_OLD_S
+            yield dataclasses.replace(line, rate_per_s=0.0) if silent else line
 
     def _on_facts(self, report: FactsKnown, seconds: float) -> list[Event]:
         """Tell of a machine once; an incarnation that says more than once is not heard."""

@@ -13,6 +13,7 @@ from p2pswarm.web.run_page import RunPage
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared with
+INCOMING = "incoming"
 STOP = "Ctrl-C in its terminal, or SIGTERM: it hands over what it holds, within {:.0f} s."
 FILES = (
     "No. The run's text never comes to a server, only numbers do; nothing executable is sent, and "
@@ -42,7 +43,7 @@ class NodePage:
     @property
     def link(self) -> str:
         """What its owner opens."""
-        return page_link(self._address, self._token)
+        return page_link(self._address, self._token, "/you" if self.page.role == "stage" else "/")
 
     @property
     def line(self) -> str:
@@ -89,12 +90,16 @@ class NodePage:
 
 
 def path_name(link: Link) -> str:
-    """The kind of a link's path in a word; between two paths it has none."""
-    kind = None if link.path is None else link.path.kind
-    return "none" if kind is None else kind.name.lower()
+    """The kind of a link's path in a word; between two paths it has none.
+
+    How the peer came here only it knows.
+    """
+    if link.path is None:
+        return "none"
+    return INCOMING if link.path.kind is None else link.path.kind.name.lower()
 
 
-def page_link(at: Address, token: str) -> str:
-    """What an owner opens to see a page that listens at an address."""
+def page_link(at: Address, token: str, view: str = "/") -> str:
+    """What an owner opens to see a view of the page that listens at an address."""
     here = Address(LOOPBACK, at.port) if at.host in EVERYWHERE else at
-    return f"http://{here}/?{TOKEN_KEY}={token}"
+    return f"http://{here}{view}?{TOKEN_KEY}={token}"

@@ -95,12 +95,13 @@ function place(parent, there, node) {
   else parent.appendChild(node);
 }
 
+// A curve is numbers of ours, a dozen characters for each of its points: half of one is drawn wrong.
 function dress(node, attributes) {
   for (const name of node.getAttributeNames())
     if (!(name in attributes) && name !== "style") node.removeAttribute(name);
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "width%") node.style.width = Math.max(0, Math.min(100, value)).toFixed(1) + "%";
-    else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, plain(value, 4000));
+    else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, name === "d" ? value : plain(value, 4000));
   }
 }
 
@@ -114,7 +115,7 @@ const MEANING = {
   "held out": "The same on text that is never trained on.",
   "tokens/s": "Tokens of the last ten steps by the time that they took. 0 if the newest step is older than three usual steps.",
   "possible": "The slowest stage: its ready servers' 1 / (forward + backward), added up, times the tokens of a microbatch.",
-  "done": "Steps that are left, times the usual time of a step. The spread comes from the quartiles.",
+  "done": "From the speed of the last half hour and of the whole run. The spread comes from how much that has varied.",
   "rate": "Microbatches a second that are counted. Each server tells it once a second.",
   "queue": "Mean wait of a microbatch before it is computed.",
   "free": "Memory of the device that is free.",
@@ -203,7 +204,7 @@ function troubles(run) {
     if (!stage.ready && run.state !== "ended" && run.step)
       found.push(`stage ${stage.stage} has no server${stage.since ? " since " + ago(stage.since) : ""}`);
   if (run.state === "stalled")
-    found.push(`the last commit was ${ago(run.committed)} ago, a step usually takes ${span(run.usual_step_s)}`);
+    found.push(`the last commit was ${ago(run.committed)} ago, a step usually takes ${span(run.usual_step_s)}`, ...(run.waits && run.waits.now ? [plain(run.waits.now.why)] : []));
   if (run.exactness.compared > run.exactness.equal)
     found.push(`${count(run.exactness.compared - run.exactness.equal, "server")} had other weights than the rest of the stage`);
   if (run.checkpoint.failure) found.push(run.checkpoint.failure);
@@ -230,9 +231,10 @@ function top(run) {
   if (run.loss !== null) facts.push(fact("loss", number(run.loss, 3), MEANING.loss));
   if (run.held_out !== null) facts.push(fact("held out", number(run.held_out, 3), MEANING["held out"]));
   if (run.step) {
-    const rate = run.tokens_per_s || run.state === "training" ? short(run.tokens_per_s) : `0 (last commit ${ago(run.committed)} ago)`;
+    const over = run.state === "ended" || run.state === "failed";
+    const rate = over ? `${short(run.whole_tokens_per_s)} over the whole run` : run.tokens_per_s || run.state === "training" ? short(run.tokens_per_s) : `0 (last commit ${ago(run.committed)} ago)`;
     const most = possible(run);
-    facts.push(fact("tokens/s", rate + (most > run.tokens_per_s ? ` of ${short(most)} possible` : ""), MEANING["tokens/s"] + " Possible: " + MEANING.possible));
+    facts.push(fact("tokens/s", rate + (!over && most > run.tokens_per_s ? ` of ${short(most)} possible` : ""), MEANING["tokens/s"] + " Possible: " + MEANING.possible));
   }
   if (run.eta && run.eta.at) facts.push(fact("done", day(run.eta.at) + (run.eta.spread_s ? ` ± ${span(run.eta.spread_s)}` : ""), MEANING.done));
   else if (run.usual_step_s && run.steps > run.step && run.state === "training")
@@ -243,6 +245,22 @@ function top(run) {
     facts.push(fact("one server alone:", "stage " + lone.join(", "), "If it goes, its stage waits for another server, or goes back to the last checkpoint."));
   return [
     ["p", { class: "verdict" }, ["span", { class: tone }, sign + " " + word], run.name ? ` “${plain(run.name, 64)}”` : "", " ", ["span", { class: found.length ? "bad" : "good" }, verdict]],
+    ["div", { class: "facts" }, ...facts],
+  ];
+}
+
+// Without a trainer's events, a node knows its own part of a run alone: what it has not heard of is
+// not missing.
+
+const isPartial = ({ role, run }) => role !== "trainer" && role !== "watch" && !Object.values(run.nodes || {}).some((node) => node.role === "trainer");
+const ELSEWHERE = ["p", { class: "soft" }, "This node knows its own part. The trainer’s page shows the whole run, and p2pswarm watch --bootstrap does from afar."];
+
+function ownTop(own, run) {
+  const well = typeof own.stage === "number" || own.role === "bootstrap";
+  const word = typeof own.stage === "number" ? `serves stage ${own.stage}` : plain(own.state);
+  const facts = typeof own.version === "number" ? [fact("weights of step", `${number(own.version)} / ${run.steps ? number(run.steps) : "–"}`)] : [];
+  return [
+    ["p", { class: "verdict" }, ["span", { class: well ? "good" : "busy" }, `${well ? "●" : "◐"} ${word}`], own.run ? ` “${plain(own.run, 64)}”` : ""],
     ["div", { class: "facts" }, ...facts],
   ];
 }
@@ -339,13 +357,13 @@ function pathsOf(links) {
   return kinds.map(([kind, n]) => (kinds.length > 1 ? `${n} ${kind}` : kind)).join(", ");
 }
 
-function machine(id, one) {
-  const [sign, tone] = SERVER_STATES[one.state] || ["·", ""];
+function machine(id, one, late) {
+  const [sign, tone] = late ? ["▲", "bad"] : SERVER_STATES[one.state] || ["·", ""];
   const who = ["span", { class: "who" }, ["span", { class: tone }, sign + " "], ["b", {}, plain(one.name || id, 64)], one.name ? ` ${plain(id, 64)}` : "",
     one.device ? ` · ${plain(one.device, 40)}` : "", one.region ? ` · ${plain(one.region, 30)}` : ""];
   if (one.state === "lost") return ["li", { class: "gone" }, who, ["span", {}, `${one.why === "asked" ? "left" : one.why === "wrong" ? "put out" : "lost"} ${ago(one.since)} ago: ${plain(one.reason, 160) || "no reason was told"}`]];
   if (one.state === "moving") return ["li", {}, who, ["span", {}, `moves since ${ago(one.since)}`]];
-  const facts = [];
+  const facts = late ? [["span", { class: "bad" }, "the run waits for it"]] : [];
   if (one.state === "joining") facts.push(`joining${one.weights_share < 1 ? ` ${number(Math.floor(100 * one.weights_share))} %` : ""} since ${ago(one.since)}`);
   else facts.push(["span", { title: MEANING.rate }, `${number(one.rate_per_s, 1)}/s`]);
   if (one.figures_age_s > 30) facts.push(["span", { class: "busy" }, `figures are ${span(one.figures_age_s)} old`]);
@@ -376,17 +394,19 @@ function stages(run) {
   const fastest = Math.max(...run.stages.map((stage) => stage.rate_per_s || 0), 1e-9);
   const blocks = blocksOf(run);
   const servers = Object.entries(run.servers);
-  const rows = run.stages.map((stage, i) => {
+  const late = run.waits && run.waits.now ? run.waits.now.servers : [];
+  const shown = page.shown.partial ? run.stages.filter((stage) => stage.servers.length) : run.stages;
+  const rows = shown.map((stage) => {
     const own = servers.filter(([, one]) => one.stage === stage.stage);
     const words = [];
     if (stage.ready) words.push(["span", { title: MEANING.rate }, `${number(stage.rate_per_s, 1)}/s`]);
     if (stage.queue_s !== null) words.push(["span", { title: MEANING.queue }, ` · queue ${span(stage.queue_s)}`]);
     if (!stage.ready) words.push(["b", { class: "bad" }, `✕ nobody${stage.since ? " since " + ago(stage.since) : ""}: waits for a server${stage.joining ? `, ${number(stage.joining)} joining` : ""}`]);
-    if (stage.slowest && stage.ready) words.push(["span", { class: "busy" }, " ← the run is as fast as this"]);
+    if (stage.slowest && stage.ready && run.state === "training") words.push(["span", { class: "busy" }, " ← the run is as fast as this"]);
     return ["div", { class: stage.ready ? "stage" : "stage empty", "data-stage": stage.stage },
-      ["div", { class: "strip" }, ["span", { class: "name" }, `${stage.stage}  `, ["span", { class: "soft" }, blocks[i]]],
+      ["div", { class: "strip" }, ["span", { class: "name" }, `${stage.stage}  `, ["span", { class: "soft" }, blocks[stage.stage]]],
         ["div", { class: "bar", "aria-hidden": "true" }, ["i", { "width%": (100 * (stage.rate_per_s || 0)) / fastest }]], ["span", {}, ...words]],
-      ["ul", { class: "machines" }, ...own.map(([id, one]) => machine(id, one))]];
+      ["ul", { class: "machines" }, ...own.map(([id, one]) => machine(id, one, late.includes(id)))]];
   });
   return rows.length ? rows : [["p", { class: "soft" }, "no run yet: the stages come with its first event"]];
 }
@@ -455,6 +475,7 @@ function you(own, run) {
 // Why it is slow
 
 function why(run) {
+  if (page.shown.partial) return [ELSEWHERE];
   const rows = [];
   if (run.why) rows.push(["p", {}, ["b", {}, "Servers stay where they are: "], plain(run.why)]);
   const waits = run.waits || { now: null, stalls: [] };
@@ -467,9 +488,9 @@ function why(run) {
   if (waits.stalls.length) rows.push(["h2", {}, "Who waited for whom"], ["ul", { class: "plain" }, ...[...waits.stalls].reverse().slice(0, 20).map((stall) => ["li", {}, `${clock(stall.at)}  ${plain(stall.text)}`])]);
   const stalls = [...run.stalls].reverse().slice(0, 20);
   rows.push(["h2", {}, "Steps that took three times as long as usual"]);
-  rows.push(stalls.length ? ["table", {}, ["tbody", {}, ...stalls.map((stall) => ["tr", {}, ["td", {}, clock(stall.since)], ["td", {}, `after step ${number(stall.step)}`], ["td", {}, span(stall.seconds) + (stall.until ? "" : ", and it goes on")], ["td", {}, plain(stall.text) || (stall.waiting.length ? `no server of stage ${stall.waiting.join(", ")}` : "")]])]] : ["p", { class: "soft" }, "none"]);
+  rows.push(stalls.length ? ["table", {}, ["tbody", {}, ...stalls.map((stall) => ["tr", {}, ["td", { class: "short" }, clock(stall.since)], ["td", {}, `after step ${number(stall.step)}`], ["td", {}, span(stall.seconds) + (stall.until ? "" : ", and it goes on")], ["td", {}, plain(stall.text) || (stall.waiting.length ? `no server of stage ${stall.waiting.join(", ")}` : "")]])]] : ["p", { class: "soft" }, "none"]);
   const nodes = Object.entries(run.nodes || {});
-  rows.push(["h2", {}, "Views of nodes"], ["table", {}, ["tbody", {}, ...nodes.slice(0, 256).map(([by, node]) => ["tr", {}, ["td", {}, plain(node.name || by, 64)], ["td", {}, plain(node.role, 20)], ["td", {}, `${count(node.events, "event")}, the newest ${ago(node.at)} ago`]])]]);
+  rows.push(["h2", {}, "Views of nodes"], ["table", {}, ["tbody", {}, ...nodes.slice(0, 256).map(([by, node]) => ["tr", {}, ["td", { class: "name" }, plain(node.name || by, 64)], ["td", { class: "short" }, plain(node.role, 20)], ["td", {}, `${count(node.events, "event")}, the newest ${ago(node.at)} ago`]])]]);
   return rows;
 }
 
@@ -493,19 +514,23 @@ const COSTS = {
   joining: "wasted while weights are fetched", idle: "wasted while nothing is computed", again: "wasted on what is computed again", after_end: "after the last step", wasted: "wasted in all",
 };
 
+// As `money` of the node has it: below ten cents with more digits.
+const amount = (value) => number(value, value && Math.abs(value) < 0.1 ? 4 : 2);
+
 function moneyLine(cost) {
   if (!cost || typeof cost.total !== "number") return "";
   const currency = plain(cost.currency || "", 3);
-  const per = typeof cost.useful_per_mtoken === "number" ? `${number(cost.useful_per_mtoken, 2)} ${currency}/Mtoken, ` : "";
-  return `${per}${number(cost.total, 2)} ${currency} so far${cost.budget ? ` of ${number(cost.budget, 2)}` : ""}`;
+  const per = typeof cost.useful_per_mtoken === "number" ? `${amount(cost.useful_per_mtoken)} ${currency}/Mtoken, ` : "";
+  return `${per}${amount(cost.total)} ${currency} so far${cost.budget ? ` of ${amount(cost.budget)}` : ""}`;
 }
 
 function cost(run) {
+  if (page.shown.partial) return [ELSEWHERE];
   if (!run.cost) return [["p", { class: "soft" }, "no price is known: a node tells its own with serve.price_per_hour"]];
   const rows = Object.entries(COSTS).filter(([key]) => typeof run.cost[key] === "number");
   const done = run.eta ? [["p", {}, `done ${day(run.eta.at)} ± ${span(run.eta.spread_s)}`]] : [];
   return [["p", { class: "verdict" }, moneyLine(run.cost)], ...done,
-    ["table", {}, ["tbody", {}, ...rows.map(([key, text]) => ["tr", {}, ["th", {}, text], ["td", {}, number(run.cost[key], 2)]])]],
+    ["table", {}, ["tbody", {}, ...rows.map(([key, text]) => ["tr", {}, ["th", {}, text], ["td", {}, amount(run.cost[key])]])]],
     ["p", { class: "soft" }, "Prices are what the owners of the machines told: nobody has checked them."]];
 }
 
@@ -521,13 +546,16 @@ function render() {
   for (const link of document.querySelectorAll("nav a"))
     if (link.dataset.part === part) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
-  document.title = `${(STATES[run.state] || ["●"])[0]} ${plain(run.name || "p2pswarm", 64)} ${run.step ? number(run.step) : ""}`;
-  draw($("top"), top(run));
+  const partial = (page.shown.partial = isPartial(page.shown));
+  const sign = partial ? "●" : (STATES[run.state] || ["●"])[0];
+  document.title = `${sign} ${plain(run.name || "p2pswarm", 64)} ${run.step ? number(run.step) : ""}`;
+  draw($("top"), partial ? ownTop(own, run) : top(run));
+  for (const id of ["curves", "night", "once", "once-name"]) $(id).hidden = partial;
   if (part === "run") {
-    drawCurves(run);
-    draw($("night"), night(run));
-    draw($("stages"), stages(run));
-    draw($("once"), once(run));
+    if (!partial) drawCurves(run);
+    draw($("night"), partial ? [] : night(run));
+    draw($("stages"), [...(partial ? [ELSEWHERE] : []), ...stages(run)]);
+    draw($("once"), partial ? [] : once(run));
   }
   if (part === "you") draw($("you"), you(own, run));
   if (part === "why") draw($("why"), why(run));

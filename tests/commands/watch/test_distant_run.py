@@ -1,6 +1,6 @@
 """A run that is watched from afar: answers become events."""
 
-from p2pswarm.commands.watch.distant_run import DistantRun
+from p2pswarm.commands.watch.distant_run import ASK_EVERY_S, DistantRun
 from p2pswarm.progress.events import (
     Checkpointed,
     Ended,
@@ -45,6 +45,7 @@ def test_the_first_answer_tells_how_the_run_stands():
     events = DistantRun().on_answer(status(saved=2, saved_ago_s=1.0), [server(1), server(2, 1)])
 
     assert kinds(events) == [Started, Peers, Stepped, HeldOut, Checkpointed]
+    assert events[0].text == "training goes on"
     assert len(events[1].peers) == 2
     assert (events[2].step, events[2].counts.counted) == (3, 24)
 
@@ -63,6 +64,7 @@ def test_a_step_between_two_answers_has_its_time():
     stepped = run.on_answer(status(done=5, committed_ago_s=0.5), [])[-1]
 
     assert (stepped.step, stepped.took_s) == (5, 1.0)
+    assert stepped.seconds == ASK_EVERY_S
 
 
 def test_a_server_that_is_not_listed_any_more_has_left():

@@ -131,6 +131,13 @@ def test_a_replay_takes_its_time_divided_by_the_speed_and_no_night():
     assert times_s == pytest.approx([0.0, 0.5, 1.0, 1.5, 2.0, 2.0 + PAUSE_MAX_S])
 
 
+def test_a_run_from_afar_is_lines_where_no_page_can_be_drawn(capsys):
+    in_virtual_time(draw(replay(RUN, 60.0), Console(file=io.StringIO()), RunView(), lambda: 0.0), 1)
+
+    *_, last = capsys.readouterr().out.splitlines()
+    assert "done after 3 steps: all steps are done" in last
+
+
 def test_a_terminal_shows_the_page_to_the_end_of_the_run():
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120, height=40)

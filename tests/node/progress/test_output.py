@@ -8,8 +8,9 @@ import sys
 from datetime import datetime, timedelta
 
 import pytest
+from rich.console import Console
 
-from p2pswarm.node.progress.output import output, reminded, write_line
+from p2pswarm.node.progress.output import draws, output, reminded, write_line
 from p2pswarm.progress.event_lines import EventLine, from_line
 from p2pswarm.progress.events import Ended, Event, MicrobatchCounts, Note, Stepped, Waiting
 from p2pswarm.sim.loop import run as in_virtual_time
@@ -89,6 +90,14 @@ def test_a_silence_is_ended_by_what_the_run_is_doing(capsys):
     assert first.endswith("  waiting for a server of stage 0, 1")
     assert {line[19:] for line in more} == {"  still waiting for a server of stage 0, 1"}
     assert 55 <= len(more) <= 60
+
+
+@pytest.mark.parametrize(("term", "drawn"), [("dumb", False), ("xterm", True)])
+def test_a_terminal_without_a_cursor_has_lines_and_no_page(term, drawn, monkeypatch):
+    """Its page would be drawn once, at the end of the run."""
+    monkeypatch.setenv("TERM", term)
+
+    assert draws(Console(file=io.StringIO(), force_terminal=True)) == drawn
 
 
 def test_long_work_is_told_to_go_on_from_time_to_time():

@@ -3,7 +3,7 @@
 import pytest
 
 from p2pswarm.base.ids import PeerId
-from p2pswarm.node.progress.reporter import PEERS_EVERY_S, WHY_EVERY_S, Reporter
+from p2pswarm.node.progress.reporter import LOAD_OLD_S, PEERS_EVERY_S, WHY_EVERY_S, Reporter
 from p2pswarm.plan.moves import Decision
 from p2pswarm.progress.events import (
     Checkpointed,
@@ -239,6 +239,20 @@ def test_loads_are_told_but_not_each_of_them():
 
     assert soon == []
     assert later == [Peers((PeerLine(NAME, 0, True, 2, 3.0),), seconds=PEERS_EVERY_S)]
+
+
+def test_a_server_that_has_fallen_silent_counts_nothing():
+    """The trainer waits for it, and what it told last would look like work."""
+    telling, other = begun(), Incarnation(bytes(32), 7)
+    for one in (LIFE, other):
+        telling.on_report(MemberReady(one, 0), 100.0)
+        telling.on_report(Loaded(one, 0, load(2.0)), 101.0)
+
+    (late,) = telling.on_report(Loaded(other, 0, load(3.0)), 101.1 + LOAD_OLD_S)
+    (back,) = telling.on_report(Loaded(LIFE, 0, load(2.0)), 102.0 + LOAD_OLD_S)
+
+    assert [line.rate_per_s for line in late.peers] == [0.0, 3.0]
+    assert [line.rate_per_s for line in back.peers] == [2.0, 3.0]
 
 
 def test_the_load_of_somebody_unknown_is_passed_over():
