@@ -45,7 +45,8 @@ from p2pswarm.settings.service_hours import HoursText, LeaveWhen
 from p2pswarm.settings.train_config import TrainConfig
 
 RUN_VERSION = 16  # rises when a manifest's meaning, a run's arithmetic or its messages change
-# of files; arithmetic as since 5, but for int-grid in a run with another's moments, which is of 16
+# of files; arithmetic as since 5, but for int-grid in a run with another's moments, and the
+# correction of a delay, which are of 16
 STORED_VERSIONS = RUN_VERSION, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5
 NEWER_SETTINGS = {
     "strangers": 7,

@@ -68,6 +68,9 @@ from p2pswarm.tensors.state_tree import (
 T = TypeVar("T")
 ODD_SUM = "odd_sum"  # the buffer of the half of odd steps; that of even ones is `sum`
 THREADS = 8  # hash 14 GB/s, about as fast as bytes come from a GPU
+CORRECTION = 2.0
+"""How often a delay's correction adds what the last update lacked (docs/delay.md). A power of two:
+its product is exact, so every processor rounds alike."""
 NORM_CHUNK = 1 << 18  # elements widened to float64 at a time: 2 MiB stay in the cache
 
 
@@ -375,7 +378,7 @@ class FlatParameters:
         update_C = weights_C - self.former_N[place].to(weights_C.dtype)
         last_C = self.last_update_N[place]
         if number > 1:
-            weights_C.add_(update_C - last_C)
+            weights_C.add_((update_C - last_C).mul_(CORRECTION))
         last_C.copy_(update_C)
 
 

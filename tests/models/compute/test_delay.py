@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from p2pswarm.models.compute.base import BackwardSpec, Engine, Update
-from p2pswarm.models.compute.flat_parameters import FlatParameters
+from p2pswarm.models.compute.flat_parameters import CORRECTION, FlatParameters
 from p2pswarm.models.compute.optimizer import optimizer_of
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_weights import first_state, torch_engine
@@ -98,7 +98,7 @@ def test_a_step_is_computed_with_the_weights_of_one_step_before(run):
         update = flat.params_N - before
         if run.delay_correction and last is not None:
             with torch.no_grad():
-                flat.params_N += update - last
+                flat.params_N += CORRECTION * (update - last)
         last = update
         versions.append(flat.params_N.clone())
 
