@@ -39,13 +39,8 @@ from p2pswarm.models.library.hf_library import library_model
 from p2pswarm.models.library.weight_files import EVERY_TYPE, ONE_FILE, FolderFiles
 from p2pswarm.models.model_source import resolved
 from p2pswarm.models.scope import full_name
-from p2pswarm.settings.config import (
-    AdapterConfig,
-    BatchConfig,
-    CodecConfig,
-    ModelConfig,
-    RunConfig,
-)
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
 from p2pswarm.settings.parser import run_to_json
 
 ROOT = Path(__file__).resolve().parent.parent

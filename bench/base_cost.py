@@ -37,7 +37,8 @@ from p2pswarm.models.compute.base import BackwardSpec, Engine, Update
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.library.hf_library import library, library_model
 from p2pswarm.models.model_source import resolved
-from p2pswarm.settings.config import AdapterConfig, BatchConfig, ModelConfig, RunConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = {

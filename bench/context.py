@@ -55,7 +55,8 @@ from p2pswarm.server.devices.token_plan import (
     plan_cost,
     token_plan,
 )
-from p2pswarm.settings.config import AdapterConfig, BatchConfig, ModelConfig, RunConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.settings.node_config import CONTEXT
 
 DOCUMENTS, LENGTH, HEADS, FEATURES = 16, 512, 4, 64

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TypedDict, Unpack
 
+from p2pswarm.settings.adapter_config import AdapterConfig
 from p2pswarm.settings.config import (
-    AdapterConfig,
     BalanceConfig,
     BatchConfig,
     CodecConfig,

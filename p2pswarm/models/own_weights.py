@@ -28,15 +28,8 @@ from p2pswarm.models.adapters.adapter_folder import (
 )
 from p2pswarm.models.adapters.adapter_targets import nearest
 from p2pswarm.models.library.weight_files import TYPES
-from p2pswarm.settings.config import (
-    HF,
-    PRETRAINED,
-    RANDOM,
-    STARTS,
-    AdapterConfig,
-    ModelConfig,
-    RunConfig,
-)
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import HF, PRETRAINED, RANDOM, STARTS, ModelConfig, RunConfig
 
 HASHED_BYTES = 1 << 20  # at a time
 COMPARED = ("rank", "alpha", "rslora", "targets", "rank_pattern", "alpha_pattern", "train")

@@ -35,7 +35,8 @@ from p2pswarm.models.formats.product_modules import (
 )
 from p2pswarm.models.library.hf_library import conversion_of
 from p2pswarm.models.weight_tying import tied_in
-from p2pswarm.settings.config import HF, AdapterConfig, RunConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import HF, RunConfig
 
 APART = "set run.model.tie to false"  # embedding and head: two tensors that begin equal
 

@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 
 from p2pswarm.base.errors import BadMessage, Unusable, one_line
 from p2pswarm.base.files import refuse_pipe
+from p2pswarm.settings.adapter_config import AdapterConfig
 from p2pswarm.settings.changes import SHORT_FOR, changed, keys_of
-from p2pswarm.settings.config import HF, STARTS, AdapterConfig, ModelConfig, RunConfig
+from p2pswarm.settings.config import HF, STARTS, ModelConfig, RunConfig
 from p2pswarm.settings.dataset_name import dataset_name, is_dataset
 from p2pswarm.settings.limits import (
     BYTES,

@@ -17,7 +17,8 @@ from p2pswarm.models.model_source import resolved
 from p2pswarm.node.run.resume import begun_from, check_records
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.server.member_session import SavingLimits
-from p2pswarm.settings.config import AdapterConfig, RunConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.reports.reports import MemberLost, StepDone
 
 PARENT = replace(CONFIG, steps=4)

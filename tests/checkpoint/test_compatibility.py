@@ -10,7 +10,8 @@ from p2pswarm.base.errors import OtherCheckpoint
 from p2pswarm.checkpoint.checkpoint_manifest import SignedManifest
 from p2pswarm.checkpoint.compatibility import Wanted, check
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.settings.config import AdapterConfig, CodecConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import CodecConfig
 from p2pswarm.settings.objective import ObjectiveConfig
 
 SIMPO = ObjectiveConfig(name="simpo")

@@ -14,7 +14,8 @@ from p2pswarm.checkpoint.verification import verify
 from p2pswarm.models.blocks import block_count
 from p2pswarm.models.model_source import resolved
 from p2pswarm.node.run.resume import check_records
-from p2pswarm.settings.config import AdapterConfig, RunConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.reports.reports import MemberLost, StepDone
 
 WHOLE = replace(CONFIG, stages=2, steps=8, batch=replace(CONFIG.batch, microbatches=6))

@@ -7,7 +7,8 @@ import pytest
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.commands.settings_report import check_files, report
-from p2pswarm.settings.config import AdapterConfig, ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.settings.node_config import CheckpointConfig, NodeConfig, ServeConfig
 from p2pswarm.settings.objective import ObjectiveConfig
 from p2pswarm.settings.train_config import TrainConfig

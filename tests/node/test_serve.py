@@ -12,7 +12,8 @@ from p2pswarm.base.transient_errors import DeviceLost
 from p2pswarm.models.model_source import resolved
 from p2pswarm.node import stage_engine
 from p2pswarm.node.stage_engine import check_codecs, free_for_stage
-from p2pswarm.settings.config import AdapterConfig, CodecConfig, RunConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import CodecConfig, RunConfig
 from p2pswarm.settings.node_config import ServeConfig
 
 PROGRAM = """

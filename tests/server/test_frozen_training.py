@@ -24,7 +24,8 @@ from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.library.hf_library import config_text
 from p2pswarm.models.model_source import resolved
-from p2pswarm.settings.config import AdapterConfig, RunConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import RunConfig
 
 STAGES = 3
 VOCABULARY = 257

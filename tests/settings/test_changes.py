@@ -3,7 +3,7 @@
 import pytest
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.settings.config import AdapterConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
 from p2pswarm.settings.parser import load
 
 FILE = """

@@ -53,7 +53,8 @@ from p2pswarm.models.library.hf_library import library_model
 from p2pswarm.models.library.weight_files import ONE_FILE
 from p2pswarm.models.registry import is_place, package_of, trust
 from p2pswarm.models.scope import full_name, possible_targets
-from p2pswarm.settings.config import HF, AdapterConfig, RunConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import HF, RunConfig
 from p2pswarm.settings.parser import run_to_json
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from torch import Tensor
 from p2pswarm.base.errors import Unusable, one_line
 from p2pswarm.base.files import read_small
 from p2pswarm.models.adapters.adapter_targets import Target, ends_with, nearest, pattern_entry
-from p2pswarm.settings.config import AdapterConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
 from p2pswarm.settings.parser import from_values
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"

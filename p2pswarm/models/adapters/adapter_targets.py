@@ -25,7 +25,7 @@ from torch import nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.adapters.lora_modules import LoraShape
-from p2pswarm.settings.config import ALL_LINEAR, AdapterConfig
+from p2pswarm.settings.adapter_config import ALL_LINEAR, AdapterConfig
 
 FUSED = frozenset({"gate_up_proj"})
 """Parameters of experts that are two matrices in one: PEFT doubles their rank and their alpha."""

@@ -21,13 +21,8 @@ from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.library.hf_library import config_text, library_model
 from p2pswarm.models.model_source import resolved
 from p2pswarm.plan.device_file import PlanOptions
-from p2pswarm.settings.config import (
-    AdapterConfig,
-    CodecConfig,
-    ModelConfig,
-    OptimizerConfig,
-    RunConfig,
-)
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import CodecConfig, ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.settings.parser import load
 
 MODEL = """

@@ -11,7 +11,8 @@ from p2pswarm.plan.device_file import DeviceFile, PlanOptions, fleet_of
 from p2pswarm.plan.pipeline_annealing import Draft
 from p2pswarm.plan.pipeline_cost import step_cost
 from p2pswarm.plan.pipeline_search import PipelinedPlan
-from p2pswarm.settings.config import AdapterConfig, BatchConfig, ModelConfig, RunConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.settings.parser import from_values
 
 STAGES, TOKENS, TFLOPS = 8, 4096, 60.0

@@ -28,7 +28,8 @@ from p2pswarm.models.compute.inference import load_model
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.library.hf_library import library, library_model
 from p2pswarm.models.model_source import resolved
-from p2pswarm.settings.config import AdapterConfig, ModelConfig, RunConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import ModelConfig, RunConfig
 from p2pswarm.settings.parser import run_to_json
 
 TOKENS_BT = torch.arange(16).view(2, 8)

@@ -13,7 +13,8 @@ from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.compute.bundle_spec import boundary_above, check_model
 from p2pswarm.models.compute.flat_parameters import layout_of, named_parameters
 from p2pswarm.models.model_source import resolved
-from p2pswarm.settings.config import AdapterConfig, ModelConfig, RunConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import ModelConfig, RunConfig
 from p2pswarm.settings.parser import run_from_json, run_to_json
 
 GPT = RunConfig(model=ModelConfig(d_model=16, heads=2, layers=2, sequence_length=8))

@@ -11,7 +11,8 @@ from p2pswarm.models.base_weights.base_layout import base_roots
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.torch_weights import first_state, torch_engine
 from p2pswarm.models.model_source import resolved
-from p2pswarm.settings.config import AdapterConfig, ModelConfig, RunConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import ModelConfig, RunConfig
 from p2pswarm.tensors.state_tree import root_of
 
 CPU = torch.device("cpu")

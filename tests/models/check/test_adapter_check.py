@@ -9,7 +9,8 @@ from models.families import family_run
 from p2pswarm.models.adapters.lora_modules import LoraLinear, LoraParameters
 from p2pswarm.models.check.model_check import check_blocks, check_stages
 from p2pswarm.models.model_source import resolved
-from p2pswarm.settings.config import AdapterConfig, RunConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import RunConfig
 
 
 def adapted(family: str, base: str = "full", **settings: object) -> RunConfig:

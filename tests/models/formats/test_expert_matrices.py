@@ -15,7 +15,7 @@ from p2pswarm.models.formats.expert_matrices import EXPERTS
 from p2pswarm.models.formats.product_modules import PackedWeight, ScratchMemory, pack_parameters
 from p2pswarm.models.formats.weight_formats import format_named
 from p2pswarm.models.model_source import resolved
-from p2pswarm.settings.config import AdapterConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
 
 E, OUT, INTO, RANK, ROWS = 4, 8, 16, 2, 6
 KINDS = ("full", "bf16", "int8", "nf4")

@@ -26,7 +26,8 @@ from p2pswarm.models.scope import possible_targets
 from p2pswarm.node.run.first_checkpoint import first_checkpoint, own_weights
 from p2pswarm.node.run.resume import check_records
 from p2pswarm.server.member_session import SavingLimits
-from p2pswarm.settings.config import AdapterConfig, RunConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import from_values, run_from_json, run_to_json
 
 WHOLE = replace(CONFIG, steps=2)

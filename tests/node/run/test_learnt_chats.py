@@ -20,13 +20,8 @@ from p2pswarm.node.run.preparation import tokenised_run
 from p2pswarm.node.run.run_text import read_corpus, settled, tokenizer_of
 from p2pswarm.run.averaging.shards import Span
 from p2pswarm.run.schedule import learning_rate, sum_scale, tokens_per_target
-from p2pswarm.settings.config import (
-    AdapterConfig,
-    BatchConfig,
-    ModelConfig,
-    OptimizerConfig,
-    RunConfig,
-)
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.settings.node_config import NodeConfig
 from p2pswarm.settings.train_config import TrainConfig
 

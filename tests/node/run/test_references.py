@@ -14,8 +14,8 @@ from p2pswarm.data.samples.pair_corpus import PairCorpus, paired
 from p2pswarm.data.samples.target_marks import marked_document
 from p2pswarm.node.run.references import check_references, keep_references, with_references
 from p2pswarm.run.messages.run import RunOrigin
+from p2pswarm.settings.adapter_config import AdapterConfig
 from p2pswarm.settings.config import (
-    AdapterConfig,
     BatchConfig,
     CodecConfig,
     ModelConfig,

@@ -33,7 +33,8 @@ from p2pswarm.server.devices.group_stage import group_engine
 from p2pswarm.server.devices.plan_check import require_right_plan
 from p2pswarm.server.devices.rank_base import RankBase
 from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
-from p2pswarm.settings.config import AdapterConfig, BatchConfig, ModelConfig, RunConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.settings.node_config import CONTEXT, ROWS, TENSOR
 
 PLENTY = 1 << 30

@@ -14,7 +14,8 @@ from p2pswarm.models.base import Block
 from p2pswarm.models.model_source import resolved
 from p2pswarm.models.registry import register
 from p2pswarm.server.devices.row_split import require_splittable, rows_of, split_keys
-from p2pswarm.settings.config import AdapterConfig, BatchConfig, ModelConfig, RunConfig
+from p2pswarm.settings.adapter_config import AdapterConfig
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
 
 @given(st.integers(1, 16), st.integers(1, 64))

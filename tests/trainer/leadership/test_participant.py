@@ -24,8 +24,8 @@ from p2pswarm.run.schedule import learning_rate
 from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.stage_server import StageServer
+from p2pswarm.settings.adapter_config import AdapterConfig
 from p2pswarm.settings.config import (
-    AdapterConfig,
     BatchConfig,
     CodecConfig,
     ModelConfig,
