@@ -113,6 +113,7 @@ class Measured:
 
 LINE_TRANSFERS = 32  # the last ones tell what a line carries: some steps' worth
 TELLING_BYTES = 16 * 1024  # a smaller transfer tells of delays, not of a line
+TELLING_S = 0.01  # but on a line that is known as slow so long a transfer tells of it
 TRANSFER_LEAST_S = 1e-4  # what is shorter cannot be told from the jitter of the loop
 SLOW_RECEIVER = 4.0  # times the usual time of a byte: it tells of one receiver, not of the line
 
@@ -141,8 +142,13 @@ class LineMeter:
         self._last: deque[Transfer] = deque(maxlen=LINE_TRANSFERS)
 
     def on_transfer(self, transfer: Transfer) -> None:
-        """A push was received."""
-        if transfer.nbytes >= TELLING_BYTES:
+        """A push was received.
+
+        A small one tells of a slow line. Else a line on which a coarser codec makes all pushes
+        small would count as slow for ever.
+        """
+        nbytes = transfer.nbytes
+        if nbytes >= TELLING_BYTES or nbytes >= TELLING_S * (self.bytes_per_s or math.inf):
             self._last.append(transfer)
 
     @property

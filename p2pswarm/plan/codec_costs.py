@@ -29,16 +29,16 @@ class WireCodec:
 CODECS = (
     WireCodec("raw", 4.0, float("inf")),
     WireCodec("planes-zstd", 4.0 / 1.2, 1.8e8),
-    WireCodec("fp16", 2.0, 1.3e9),
+    WireCodec("fp16", 2.0, 1.2e9),
     WireCodec("bf16", 2.0, 1.3e9),
-    WireCodec("int8", 4.0 / 3.94, 7.6e8),
-    WireCodec("dither6", 6.5 / 8, 1.4e8),
-    WireCodec("dither5", 5.5 / 8, 1.4e8),
-    WireCodec("dither4", 4.5 / 8, 1.7e8),
-    WireCodec("dither3", 3.25 / 8, 1.2e8),
-    WireCodec("nvfp4", 4.5 / 8, 8.0e7),
-    WireCodec("nvfp4-eden", 4.5 / 8, 7.6e7),
-    WireCodec("mxfp4", 4.25 / 8, 1.5e8),
+    WireCodec("int8", 4.0 / 3.94, 6.5e8),
+    WireCodec("dither6", 6.5 / 8, 9.8e7),
+    WireCodec("dither5", 5.5 / 8, 9.5e7),
+    WireCodec("dither4", 4.5 / 8, 1.1e8),
+    WireCodec("dither3", 3.25 / 8, 8.6e7),
+    WireCodec("nvfp4", 4.5 / 8, 5.6e7),
+    WireCodec("nvfp4-eden", 4.5 / 8, 5.0e7),
+    WireCodec("mxfp4", 4.25 / 8, 1.05e8),
 )
 """Of those in docs/figures.md ("Codecs"), in the order of what they lose within a kind.
 
@@ -53,7 +53,7 @@ CODEC_CHOICES = (
 """What a plan may have: a name alone is of gradients too, which are not rounded to the nearest of
 four bits."""
 
-GRID = WireCodec("int-grid", 0.8, 9e7)
+GRID = WireCodec("int-grid", 0.8, 1.0e8)
 FACTORS = WireCodec("powersgd", 4.0, float("inf"))
 """Of sums within a stage alone (docs/codecs.md). `FACTORS` is of values that factors have."""
 

@@ -60,8 +60,7 @@ CODEC_LADDER = (
 """The codecs of activations and gradients that "measured" chooses from, the mildest first."""
 LINKED_CODEC_NAMES = ("int8-ef",)
 """The codecs with a link's memory, for the gradients that go back between stages."""
-ROUNDED_SUM_NAMES = ("fp16", "bf16", "int8")
-"""The codecs that round each member's sum, which is of whatever microbatches it has counted."""
+ROUNDED_SUM_NAMES = ("fp16", "bf16", "int8")  # a member's sum is of whatever it has counted
 BOUNDARY_NAMES = ("none", "projector", "subspace", "resbm", "bottleneck", "maxout")
 """The modules at cuts; a test compares the list with theirs."""
 HF = "hf:"
@@ -202,8 +201,7 @@ class CodecConfig:
     averaging_rank: Annotated[int, Between(RANK_LEAST, RANK_MOST)] = 8
     """Of powersgd: directions of each matrix."""
     exact: bool = True
-    """Refuses what no plain loop can compute: a codec with a link's memory, as int8-ef, and sums
-    within a stage that fp16, bf16 or int8 round."""
+    """Refuses what no plain loop can compute: a link's memory, as int8-ef has, and rounded sums."""
     activation_keys: tuple[str, ...] = ()
     """Codecs of single tensors, such as ["memory=raw"], instead of `activation`."""
     gradient_keys: tuple[str, ...] = ()
@@ -233,8 +231,7 @@ class CodecConfig:
                 f"{nearest[0]} is round-to-nearest below 8 bits, and sums of gradients would be "
                 'biased: choose "nvfp4-eden" or "dither4"'
             )
-        linked = [name for name in chosen if name in LINKED_CODEC_NAMES]
-        if self.exact and linked:
+        if self.exact and (linked := [name for name in chosen if name in LINKED_CODEC_NAMES]):
             raise ValueError(
                 f"{linked[0]} adds the errors of earlier microbatches on a link, so no plain loop "
                 'could compute the weights: choose "dither4", or set codecs.exact = false'

@@ -181,6 +181,17 @@ def test_small_transfers_tell_nothing_of_a_line():
     assert meter.bytes_per_s is None
 
 
+def test_a_slow_line_that_is_fast_again_is_known_by_small_transfers_too():
+    """Codecs that the slow line needs may make all pushes small."""
+    meter = LineMeter()
+    for number in range(2 * LINE_TRANSFERS):
+        nbytes, took_s = (100_000, 1.0) if number < LINE_TRANSFERS else (10_000, 0.001)
+        meter.on_transfer(Transfer(b"p", nbytes, 2.0 * number, took_s, 0.0))
+
+    assert meter.bytes_per_s is not None
+    assert meter.bytes_per_s > 5e5
+
+
 def test_what_was_measured_survives_the_wire():
     one = measured(queue_s=0.5, free_bytes=10**12, link_bytes_per_s=1e9)
     load = Load(0, 0.0, 0.0, 0.0, 0, capacity=Capacity.of(one))

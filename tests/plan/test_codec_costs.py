@@ -1,8 +1,11 @@
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.plan.codec_costs import CODEC_CHOICES, CODECS, PAIRS, codec_of
+from p2pswarm.plan.codec_costs import CODEC_CHOICES, CODECS, GRID, PAIRS, codec_of
 from p2pswarm.settings.config import FP4_NAMES, CodecConfig
 from p2pswarm.tensors.codecs.registry import encode
 
@@ -41,3 +44,18 @@ def test_the_planner_knows_every_4_bit_float():
 def test_an_unknown_codec_is_refused_with_those_that_are_known():
     with pytest.raises(Unusable, match=r"'int2' is not known to the planner: choose of raw, "):
         codec_of("int2")
+
+
+def test_the_speeds_are_those_of_the_figures():
+    """Of the second table, by torch: what a core encodes and decodes of float32."""
+    text = (Path(__file__).parents[2] / "docs" / "figures.md").read_text()
+    row = r"^\| (\S+) \| [\d.]+ \|[^|]*\| ([\d,]+), [\d.]+ \|[^|]*\| ([\d,]+), [\d.]+ \|"
+    found = {
+        name: 1e6 / 4 / sum(1 / float(rate.replace(",", "")) for rate in rates)
+        for name, *rates in re.findall(row, text, re.MULTILINE)
+    }
+    assert found.keys() >= {"int8", "dither6", "dither3", "nvfp4", "int-grid"}
+
+    for codec in (*CODECS, GRID):
+        if codec.name in found:
+            assert codec.values_per_s == pytest.approx(found[codec.name], rel=0.05), codec.name

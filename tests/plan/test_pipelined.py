@@ -290,7 +290,7 @@ def test_task_that_no_plan_can_do_says_what_to_change(some, work, stages, says):
 def test_no_time_and_no_such_codec_say_so():
     with pytest.raises(Unusable, match="give it a second at least"):
         search_pipelined(fleet([1.0]), [load()], [1], searching(0.0, 1))
-    with pytest.raises(Unusable, match="choose of raw, planes-zstd, bf16, int8"):
+    with pytest.raises(Unusable, match="choose of raw, planes-zstd, fp16, bf16, int8"):
         codec_of("mp3")
     with pytest.raises(Unusable, match="codec 'int8/mp3' is not known"):
         codec_of("int8/mp3")

@@ -216,13 +216,13 @@ def _possible(day: DayConfig) -> float:
 def _carried(day: DayConfig) -> float:
     """The microbatches of the run that the links between two stages have time for, about.
 
-    Links count as their median. Between two regions each pair of machines has a rate for itself.
+    They are rounded as in the first step. Links count as their median. Between two regions each
+    pair of machines has a rate for itself.
     """
     run, count = day.run, max(1, len(day.fleet) // day.run.stages)
     if run.stages == 1:
         return math.inf
-    codecs = run.codecs
-    ways = (codecs.activation, codecs.gradient) if codecs.choice == "fixed" else codecs.coarsest
+    ways = run.codecs.activation, run.codecs.gradient
     values = run.batch.rows * run.model.sequence_length * run.model.crossing_width
     known = {codec.name: codec.bytes_per_value for codec in CODECS}
     size_bytes = values * sum(known.get(name, known["raw"]) for name in ways)
