@@ -318,7 +318,7 @@ async def test_a_node_without_a_role_is_ready_once_it_is_in_the_swarm():
 
 async def test_a_budget_is_told_and_the_program_saves_and_ends(text, tmp_path):
     state, run = tmp_path / "state", tiny_run(steps=1_000_000)
-    costs = {"price_per_hour": 1000.0, "currency": "EUR", "budget": 0.1}
+    costs = {"price_per_hour": 1000.0, "currency": "EUR", "budget": 1.0}  # it has a server by then
     async with ps.Node(listen=LOOPBACK, state=state) as node, asyncio.TaskGroup() as tasks:
         other = tasks.create_task(serve_any(str(node.contact.address)))
         async with ps.Trainer(node, run, data=ps.data.Bytes(text), **costs) as trainer:

@@ -51,21 +51,20 @@ class StandardStream:
         if stream is None:
             return len(text)
         raw = _raw(stream)
-        try:
-            if raw is None:  # a notebook's, or a test's
+        if raw is None:  # a notebook's, or a test's
+            with contextlib.suppress(OSError):  # the log leads here, too: nobody can be told
                 stream.write(with_letters_of(stream, text))
-            else:
-                stream.flush()  # what others have written comes first
-                self._give(raw, text.replace("\n", os.linesep).encode(_encoding(stream), "replace"))
-        except OSError as error:
-            _log.debug("%s cannot be written: %s", self._name, error)
+        else:
+            self.flush()  # what others have written comes first
+            self._give(raw, text.replace("\n", os.linesep).encode(_encoding(stream), "replace"))
         return len(text)
 
     def flush(self) -> None:
         """Flush what others have written: our own texts are under way."""
         stream = self._stream()
         if stream is not None:
-            with contextlib.suppress(OSError):
+            # RuntimeError: this is a handler of a signal, which came in the midst of a flush
+            with contextlib.suppress(OSError, RuntimeError):
                 stream.flush()
 
     def end(self) -> None:
@@ -133,11 +132,9 @@ class _StreamBytes:
     def write(self) -> None:
         """Write them, without the lock of a buffer that the interpreter's end would want."""
         rest = memoryview(self.data)
-        try:
+        with contextlib.suppress(OSError, ValueError):  # ValueError: it was closed meanwhile
             while rest:
                 rest = rest[self._raw.write(rest) or len(rest) :]
-        except (OSError, ValueError) as error:  # ValueError: it was closed meanwhile
-            _log.debug("a text cannot be written: %s", error)
 
 
 def _raw(stream: TextIO) -> io.RawIOBase | None:

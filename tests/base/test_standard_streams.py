@@ -74,6 +74,24 @@ def test_a_reader_that_is_gone_is_passed_over(monkeypatch):
     assert not stream.waits
 
 
+def test_a_log_that_leads_to_the_stream_itself_tells_of_no_failure_there(monkeypatch):
+    """Else each line that cannot be written makes another one."""
+    stream = StandardStream("stdout")
+    told = logging.StreamHandler(stream)
+    logger = logging.getLogger("p2pswarm.base.standard_streams")
+    with piped(monkeypatch) as reader:
+        monkeypatch.setattr(logger, "handlers", [told])
+        monkeypatch.setattr(logger, "level", logging.DEBUG)
+        reader.close()
+
+        stream.write("a line\n")
+        stream.end()
+        given = stream._given
+        stream.end()
+
+    assert given == stream._given == len("a line\n")
+
+
 class NoDisk(io.StringIO):
     """A stream that is no file, and takes no more."""
 
