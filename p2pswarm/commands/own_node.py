@@ -49,8 +49,9 @@ def _run(flags: argparse.Namespace) -> int:
 
 def only_node(module: Any, named: Path | None) -> Any:
     """The node of one's own that is meant, by `node/owner_socket.py`, which is `module`."""
-    folder = module.running_folder() if named is None else _state(named)
+    folder, peer = (module.running_folder(), "") if named is None else _place(module, named)
     everywhere = [] if folder is None else module.running_nodes(folder)
+    everywhere = [node for node in everywhere if peer in ("", node.peer)]
     found = [node for node in everywhere if node.here] or everywhere
     if len(found) > 1:  # some may have been killed
         found = [node for node in found if module.is_there(node)]
@@ -65,10 +66,17 @@ def only_node(module: Any, named: Path | None) -> Any:
     )
 
 
-def _state(named: Path) -> Path:
+def _place(module: Any, named: Path) -> tuple[Path | None, str]:
+    """Where the node's file lies, and the node's short id where others' files may lie, too."""
     if named.is_dir():
-        return named
-    state = load(named).state
-    if state is None:
-        raise Unusable(f"{named} names no `state`: leave it out, or set that and start the node")
-    return state
+        return named, ""
+    config = load(named)
+    if config.state is not None:
+        return config.state, ""
+    if config.identity is None:
+        raise Unusable(
+            f"{named} names no `state` and no `identity`: leave it out, or set one of them and "
+            "start the node"
+        )
+    keys = importlib.import_module("p2pswarm.net.crypto.key_file")
+    return module.running_folder(), keys.peer_of(config.identity).short

@@ -14,6 +14,7 @@ import pytest
 from p2pswarm.base.errors import Unusable
 from p2pswarm.command_line import main
 from p2pswarm.commands import health
+from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.os.event_loop import run
 from p2pswarm.node.owner_requests import OwnerRequest, OwnerRequests
 from p2pswarm.node.owner_socket import (
@@ -318,6 +319,22 @@ def test_of_several_nodes_one_is_to_be_named(capsys, tmp_path):
 
     assert owned(story) == []
     assert other.asked == ["drain", "pause"]
+
+
+def test_a_node_without_state_is_known_by_its_identity(capsys, tmp_path):
+    file, other = tmp_path / "node.toml", Owned()
+    file.write_text('identity = "node.identity"\n')
+    assert "cannot be read" in commanded(capsys, "drain", str(file))[1]
+
+    async def story() -> None:
+        with identity_from(tmp_path / "node.identity") as identity:
+            config = NodeConfig(role="bootstrap")
+            async with owner_socket(config, identity.peer_id.short, other.requests):
+                drained = await asyncio.to_thread(commanded, capsys, "drain", str(file))
+                assert drained == (0, "leaving\n")
+
+    assert owned(story) == []
+    assert other.asked == ["drain"]
 
 
 def test_without_a_node_the_line_says_what_to_do(capsys, tmp_path):

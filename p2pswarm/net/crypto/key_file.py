@@ -13,7 +13,8 @@ from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.file_lock import lock_file
-from p2pswarm.base.files import create_durably
+from p2pswarm.base.files import create_durably, read_small
+from p2pswarm.base.ids import PeerId
 from p2pswarm.net.crypto.file_readers import open_to_others
 from p2pswarm.net.crypto.identity import KEY_BYTES, Identity
 
@@ -40,6 +41,15 @@ def identity_from(path: Path | None) -> Iterator[Identity]:
         yield Identity.from_bytes(_checked_key(descriptor, path))
     finally:
         os.close(descriptor)
+
+
+def peer_of(path: Path) -> PeerId:
+    """The peer of an identity file, also while its node runs."""
+    key = read_small(path, KEY_BYTES, "it is no identity")
+    try:
+        return Identity.from_bytes(key).peer_id
+    except ValueError as error:
+        raise Unusable(f"identity file {path}: {error}: name another file") from error
 
 
 def _open(path: Path) -> int:
