@@ -101,4 +101,5 @@ class BudgetReached(Event):
         if not self.per_hour:
             return left
         hours = (self.budget - self.total) / self.per_hour
-        return f"{left}; at {money(self.per_hour, self.currency)} an hour it lasts {hours:.1f} h"
+        lasts = f"{hours:.1f} h" if hours >= 1.0 else f"{60.0 * hours:.1f} min"
+        return f"{left}; at {money(self.per_hour, self.currency)} an hour it lasts {lasts}"

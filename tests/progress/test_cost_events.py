@@ -75,6 +75,7 @@ def test_a_budget_that_is_near_says_how_long_it_lasts():
     assert near.text == (
         "$120.00 of the budget of $150.00 are spent; at $2.00 an hour it lasts 15.0 h"
     )
+    assert BudgetReached(148.0, 150.0, "USD", 40.0, over=False).text.endswith("it lasts 3.0 min")
     assert BudgetReached(120.0, 150.0, "USD", 0.0, over=False).text == (
         "$120.00 of the budget of $150.00 are spent"
     )
