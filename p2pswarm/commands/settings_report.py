@@ -11,7 +11,7 @@ from p2pswarm.base.files import check_target
 from p2pswarm.data.sources import check_there, tokenizer_file
 from p2pswarm.node.progress.event_log import try_event_log
 from p2pswarm.run.schedule import delay_cost, learning_rate, warms_on
-from p2pswarm.settings.config import EMULATED, HF, RunConfig
+from p2pswarm.settings.config import EMULATED, HF, CodecConfig, RunConfig
 from p2pswarm.settings.limits import BYTES, is_web, trained_tokens
 from p2pswarm.settings.node_config import (
     CONTEXT,
@@ -112,6 +112,7 @@ def _run_rows(run: RunConfig) -> list[Row]:
         *([("trains", _trained_text(run))] if run.has_base else []),
         *([("objective", _objective_text(run))] if run.objective.prefers else []),
         ("steps", f"{run.steps} of {tokens:,} tokens: {shape}"),
+        ("codecs", _codecs_text(run.codecs)),
         *([("delay", _delay_text(run))] if run.delay else []),
         ("learning rate", f"{rate.learning_rate:g} after {warmup}, {last}"),
     ]
@@ -133,6 +134,14 @@ def _objective_text(run: RunConfig) -> str:
     gamma = f", gamma {objective.gamma:g}" if objective.name == SIMPO else ""
     before = "; references are computed before the first step" if objective.refers else ""
     return f"{objective.name}, beta {objective.strength:g}{gamma}: {pairs:,} pairs a step{before}"
+
+
+def _codecs_text(codecs: CodecConfig) -> str:
+    """What crosses links: between stages, and within one."""
+    pair = codecs.activation, codecs.gradient
+    up, down = codecs.coarsest if codecs.choice == "measured" else pair
+    measured = ", or milder where links carry that" if codecs.choice == "measured" else ""
+    return f"{up} up, {down} down{measured}; sums of a stage {', '.join(codecs.averagings)}"
 
 
 def _delay_text(run: RunConfig) -> str:

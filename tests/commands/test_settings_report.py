@@ -8,7 +8,7 @@ import pytest
 from p2pswarm.base.errors import Unusable
 from p2pswarm.commands.settings_report import check_files, report
 from p2pswarm.settings.adapter_config import AdapterConfig
-from p2pswarm.settings.config import ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.settings.config import CodecConfig, ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.settings.node_config import CheckpointConfig, NodeConfig, ServeConfig
 from p2pswarm.settings.objective import ObjectiveConfig
 from p2pswarm.settings.train_config import TrainConfig
@@ -62,6 +62,11 @@ SETTINGS = {
     ),
     "a trainer that runs a command": trainer(
         TrainConfig(data=Path("text"), notify=("mail", "-s", "run", "me@example.org"))
+    ),
+    "a trainer whose codecs are measured for, with sums on a grid in one stage": trainer(
+        run=RunConfig(
+            stages=2, codecs=CodecConfig(choice="measured", averaging=("int-grid", "raw"))
+        )
     ),
     "a trainer of a model in a folder, whose sizes are its own": trainer(run=PRETRAINED),
     "a trainer that reads names of special tokens": trainer(
