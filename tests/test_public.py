@@ -24,6 +24,7 @@ from p2pswarm.settings.parser import load
 
 ROOT = Path(ps.__file__).parent
 LOOPBACK = "127.0.0.1:0"
+NOBODY = "127.0.0.1:9"  # discard, which nobody runs
 HEAVY = ("torch", "numpy", "numba", "rich", "matplotlib")
 TINY = ps.models.GPT(d_model=16, layers=2, heads=2, sequence_length=32)
 BATCH = {"microbatches": 2, "rows": 2, "evaluate_every": 1, "evaluate_microbatches": 1}
@@ -87,6 +88,13 @@ def test_every_name_is_there():
 )
 def test_a_file_that_is_not_there_is_said_before_torch_is_loaded(arguments):
     program = f"from p2pswarm.cli import main; code = main({arguments})"
+
+    assert "torch" not in loaded_after(program)
+
+
+@pytest.mark.parametrize("command", ["status", "explain", "watch"])
+def test_who_looks_at_a_run_from_afar_loads_no_torch(command):
+    program = f"from p2pswarm.cli import main; code = main({[command, '--bootstrap', NOBODY]})"
 
     assert "torch" not in loaded_after(program)
 

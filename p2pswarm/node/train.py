@@ -31,13 +31,14 @@ from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.alone import stages_here
 from p2pswarm.node.owner_requests import OwnerRequests
 from p2pswarm.node.progress.answers import LatestBalance, LatestStatus
+from p2pswarm.node.progress.common_events import begun
 from p2pswarm.node.progress.cost_io import CostKeeper
 from p2pswarm.node.progress.curves import recorded
 from p2pswarm.node.progress.event_hub import EventHub, numbers_of
 from p2pswarm.node.progress.event_log import open_event_log
 from p2pswarm.node.progress.notify_io import AlertSource, notified
 from p2pswarm.node.progress.output import date_time, output
-from p2pswarm.node.progress.reporter import Reporter, begun
+from p2pswarm.node.progress.reporter import Reporter
 from p2pswarm.node.progress.wandb_curves import sent
 from p2pswarm.node.progress.why import StepReports
 from p2pswarm.node.run.closed_run import has_invitation, may_vote, run_calls, until_out

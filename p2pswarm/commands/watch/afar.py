@@ -14,8 +14,8 @@ from p2pswarm.commands.status.ask import answer_of, found_out, statuses
 from p2pswarm.commands.status.texts import as_lines
 from p2pswarm.commands.watch.distant_run import ASK_EVERY_S, DistantRun
 from p2pswarm.commands.watch.watch import show, take_interrupts
+from p2pswarm.node.progress.common_events import begun
 from p2pswarm.node.progress.output import terminal
-from p2pswarm.node.progress.reporter import begun
 from p2pswarm.node.stack.stack import NodeStack
 from p2pswarm.progress.event_lines import EventLine, EventNumbers
 from p2pswarm.run.manifest import RunOffer

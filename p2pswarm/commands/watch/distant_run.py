@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from p2pswarm.base.ids import PeerId
-from p2pswarm.node.progress.reporter import MEASURED
+from p2pswarm.node.progress.common_events import MEASURED
 from p2pswarm.progress.events import (
     Checkpointed,
     Departure,

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from p2pswarm.base.ids import PeerId
-from p2pswarm.base.version import VERSION
+from p2pswarm.node.progress.common_events import line_of, rounded
 from p2pswarm.progress.events import (
-    Begun,
     Ended,
     Event,
     Joined,
@@ -36,9 +35,7 @@ from p2pswarm.progress.events import (
 )
 from p2pswarm.progress.printable import printable
 from p2pswarm.run.member_view import Incarnation
-from p2pswarm.run.messages.balance import Capacity
 from p2pswarm.run.messages.field_limits import MEMBERS_MAX
-from p2pswarm.run.messages.membership import Load
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceAsked, OrderedMove
 from p2pswarm.trainer.reports.leadership import Leads, StandbyTaken, SteppedDown, TrainerEnlisted
@@ -63,41 +60,10 @@ PEERS_PER_S = 200.0  # lines of servers: a run of 1,000 tells all of them each 5
 LOAD_OLD_S = 5.0  # five words are missing: what a server did is not what it does
 WHY_EVERY_S = 5.0  # reasons that change with each step would fill a log
 HEAD_DIGITS = 12  # of a record's digest, for people
-MEASURED = [field.name for field in dataclasses.fields(Capacity) if hasattr(PeerLine, field.name)]
-"""What a server measures of itself, by the names of both."""
 NUMBER = re.compile(r"\d+(\.\d+)?")
 
 RunReport = RunBegun | StepDone | RunFinished | Leads | ChainGrown
 MemberReport = MemberJoined | MemberReady | MemberLost | Loaded
-
-
-def begun(
-    run: RunConfig,
-    role: str,
-    name: str,
-    cut: tuple[int, ...] = (),
-    parameters: int = 0,
-    done: int = 0,
-) -> Begun:
-    """The first event of a process that takes part in a run; `cut`: blocks of each stage."""
-    codecs, batch = run.codecs, run.batch
-    return Begun(
-        run.name,
-        role,
-        name,
-        VERSION,
-        run.steps,
-        run.stages,
-        cut,
-        batch.microbatches,
-        batch.rows,
-        run.model.sequence_length,
-        parameters,
-        run.model.family,
-        run.optimizer.name,
-        (codecs.activation, codecs.gradient, "+".join(codecs.averagings)),
-        done,
-    )
 
 
 class Reporter:
@@ -249,7 +215,7 @@ class Reporter:
 
     def _why(self, report: BalanceAsked, seconds: float, now_s: float) -> list[Event]:
         """Tell why nobody moves, if another reason than before holds."""
-        rates = tuple(_rounded(one.rate_per_s) for one in report.stages)
+        rates = tuple(rounded(one.rate_per_s) for one in report.stages)
         measured = bool(rates) and any(one.ready > one.unmeasured for one in report.stages)
         slowest = rates.index(min(rates)) if measured else None
         reason = f"{slowest} {NUMBER.sub('#', report.decision.why)}"
@@ -358,27 +324,3 @@ def with_names(text: str, names: Mapping[str, str]) -> str:
     for server, name in names.items():
         text = text.replace(server, called(server, name), 1)
     return text
-
-
-def line_of(
-    server: str, stage: int, load: Load, *, ready: bool = True, counted: int = 0
-) -> PeerLine:
-    """One server with what it has just told of itself."""
-    return PeerLine(
-        server,
-        stage,
-        ready,
-        load.queued,
-        _rounded(load.rate_per_s),
-        counted=counted,
-        recomputed=load.recomputed,
-        unheard_s=_rounded(load.unheard_s),
-        weights_share=_rounded(load.weights_share),
-        **dataclasses.asdict(load.links),
-        **{name: _rounded(getattr(load.capacity, name)) for name in MEASURED},
-    )
-
-
-def _rounded(value: Any) -> Any:
-    """A figure with the digits that anybody reads."""
-    return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -1,8 +1,8 @@
 """ServerEvents: the events of a server's own, for its log and its owner's page."""
 
 from p2pswarm.checkpoint.names import RUN_HEX
+from p2pswarm.node.progress.common_events import begun, line_of
 from p2pswarm.node.progress.event_hub import EventHub
-from p2pswarm.node.progress.reporter import begun, line_of
 from p2pswarm.progress.events import Begun, Note, Peers, Serving
 from p2pswarm.run.messages.membership import Load
 from p2pswarm.settings.config import RunConfig
