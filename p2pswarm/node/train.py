@@ -148,12 +148,10 @@ def _remark(config: NodeConfig, say: Say) -> None:
     """Say what a run's settings cost that people may not know."""
     if config.run.emulated:
         say("run.emulated: a rehearsal; its servers compute nothing, and its weights are worthless")
-    if config.run.delay and config.run.optimizer.name == "adamw":
-        cost = delay_cost(config.run)
-        say(
-            f"run.delay 1 with adamw costs {cost} of loss at equal steps, less in a long run: "
-            'optimizer = "muon" costs 1 to 3 % (docs/delay.md)'
-        )
+    if config.run.delay:
+        less = "" if config.run.delay_correction else ", and less with delay_correction"
+        cost = f"{delay_cost(config.run)} of loss at equal steps"
+        say(f"run.delay 1 costs {cost}, less in a long run{less} (docs/delay.md)")
     train = config.train
     if train.budget and not config.checkpoint.target:
         say(

@@ -32,10 +32,10 @@ def warms_on(run: RunConfig) -> bool:
 
 
 def delay_cost(run: RunConfig) -> str:
-    """The cost of a delay in steps, in words: after 300 steps of small models."""
-    if run.optimizer.name == "muon":
-        return "1 to 3 %" if run.delay_correction else "4 to 8 %"
-    return "3 to 6 %" if run.delay_correction else "8 to 10 %"
+    """The cost of a delay in steps, in words: of small models after some hundred steps."""
+    if run.delay_correction:
+        return "up to 2 %"
+    return "4 to 8 %" if run.optimizer.name == "muon" else "5 to 10 %"
 
 
 def _left(optimizer: OptimizerConfig, done: float) -> float:

@@ -134,9 +134,8 @@ def test_one_stage_alone_trains_what_a_plain_loop_trains():
 
 @pytest.mark.parametrize("averaging", ["raw", "fp16"])
 def test_replicas_are_bit_identical_after_every_step(averaging):
-    config = dataclasses.replace(
-        CONFIG, codecs=dataclasses.replace(CONFIG.codecs, averaging=averaging)
-    )
+    codecs = dataclasses.replace(CONFIG.codecs, averaging=averaging, exact=averaging == "raw")
+    config = dataclasses.replace(CONFIG, codecs=codecs)
 
     async def main():
         async with swarm(config) as r:

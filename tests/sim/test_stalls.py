@@ -10,6 +10,7 @@ from sim.seed import SEED
 from p2pswarm.base.errors import Busy, NotServing, SwarmError
 from p2pswarm.base.ids import PeerId
 from p2pswarm.progress.events import Report
+from p2pswarm.progress.step_pace import STALL_STEPS
 from p2pswarm.run.messages.waits import AskWaits, ServerWaits
 from p2pswarm.server.stage_server import ASKED_BURST
 from p2pswarm.settings.parser import run_id, run_to_json
@@ -22,7 +23,7 @@ from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.trainer.reports.reports import StepDone
 from p2pswarm.trainer.reports.step_seconds import StallCause, Stalling, StallOver, StepTimed
-from p2pswarm.trainer.stall.stall_watch import LEAST_S, STEPS
+from p2pswarm.trainer.stall.stall_watch import LEAST_S
 
 TOLD_WITHIN_S = 2.0  # after the third step's time
 TRAINER, FIRST, SECOND, THIRD = range(4)
@@ -51,7 +52,7 @@ class Played:
         told = self.of(Stalling)[0]
         begun_s = max(one.at_s for one in self.of(StepDone) if one.at_s < told.at_s)
         stall = told.report
-        due_s = begun_s + max(LEAST_S, STEPS * stall.usual_s)
+        due_s = begun_s + max(LEAST_S, STALL_STEPS * stall.usual_s)
         if stall.cause is not StallCause.STOPPED:
             assert due_s <= told.at_s <= due_s + TOLD_WITHIN_S
         return stall

@@ -105,7 +105,7 @@ def test_plan_says_what_a_delay_brings_and_costs(tmp_path, capsys, delay, says):
 
     (line,) = (line for line in capsys.readouterr().out.split("\n") if "run.delay" in line)
     assert line.strip().startswith(says)
-    assert "% speed, for 3 to 6 % more loss at equal steps" in line
+    assert "% speed, for up to 2 % more loss at equal steps" in line
 
 
 @pytest.mark.full
