@@ -4,7 +4,6 @@ Units:   seconds, Gbit and Gbit/s.
 """
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import check_target, read_small, write_answer
 from p2pswarm.commands.arguments import say
+from p2pswarm.net.os.system_limits import usable_processors
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts
 from p2pswarm.plan.dtfm_search import Plan, SearchBudget, search
 from p2pswarm.plan.network import DeviceNetwork
@@ -25,18 +25,13 @@ def main(matrix: Path, seconds: float, seed: int, out: Path | None) -> int:
     if out is not None:
         check_target(out)
     task, network = _read(matrix)
-    effort = SearchBudget(seconds, seed, time.monotonic, _processors())
+    effort = SearchBudget(seconds, seed, time.monotonic, usable_processors())
     found = search(LinkCosts.of(network, task), task, effort)
     say("\n".join(_lines(found)))
     if out is not None:
         written = write_answer(out, json.dumps(_as_json(found)) + "\n")
         say(f"plan: {written}")
     return 0
-
-
-def _processors() -> int:
-    """Return how many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _read(path: Path) -> tuple[DtfmTask, DeviceNetwork]:

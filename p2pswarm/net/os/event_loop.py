@@ -2,9 +2,9 @@
 
 An idle processor takes tens of microseconds to wake. On a virtual machine that is longer than all
 the rest of a small call. So while waits are short, the selector polls for up to LOOK_S before it
-sleeps. When nothing came in that time, it sleeps at once until more waits are short than before. A
-node whose waits are long never polls this way. Nor does one for long whose processor is busy with
-what it waits for: polling keeps that from it.
+sleeps. When nothing came in that time, it sleeps at once until waits are short again. A node whose
+waits are long never polls this way. Nor does one that has a single processor: polling would keep
+that from the peer that is to answer.
 
 Signals wake the loop also where they reach another thread, as Ctrl-C does on Windows.
 """
@@ -21,12 +21,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from types import FrameType
 from typing import Any, TypeVar
 
+from p2pswarm.net.os.system_limits import usable_processors
+
 LOOK_S = 100e-6  # twice the time in which a peer answers a small call, without its wake-up
 SHORT_S = 250e-6  # a sleep this short would have ended within LOOK_S without the wake-ups
 INTERRUPT_LOOK_S = 0.5  # between two looks of a thread that waits for another, for an interrupt
 SIGNALS_MAX = 4096  # bytes, one for each signal
 SHORT_WAITS = 3  # so many short waits in a row make polling worth while
-SHORT_WAITS_MAX = SHORT_WAITS << 8  # each look in vain doubles their number up to this
 
 T = TypeVar("T")
 
@@ -34,26 +35,26 @@ T = TypeVar("T")
 class EagerSelector(selectors.DefaultSelector):
     """The system's selector, which polls before it sleeps while that saves time."""
 
-    def __init__(self, short_s: float = SHORT_S) -> None:
-        """`short_s`: the longest wait that counts as short."""
+    def __init__(self, short_s: float = SHORT_S, processors: int | None = None) -> None:
+        """`short_s`: the longest wait that counts as short.
+
+        `processors`: how many this process may use; None: as the system says.
+        """
         super().__init__()
         self._short_s = short_s
+        self._polls = (usable_processors() if processors is None else processors) > 1
         self._short_waits = 0  # in a row
-        self._due = SHORT_WAITS
-        """So many short waits in a row are due before a look."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait for events as the base class does."""
-        if timeout is not None and timeout <= LOOK_S:
+        if not self._polls or (timeout is not None and timeout <= LOOK_S):
             return super().select(timeout)
         begin_s = time.perf_counter()
-        if self._short_waits >= self._due:
+        if self._short_waits >= SHORT_WAITS:
             while time.perf_counter() - begin_s < LOOK_S:
                 if ready := super().select(0):
-                    self._due = SHORT_WAITS
                     return ready
             self._short_waits = 0
-            self._due = min(2 * self._due, SHORT_WAITS_MAX)
             return super().select(timeout)
         ready = super().select(timeout)
         is_short = time.perf_counter() - begin_s <= self._short_s

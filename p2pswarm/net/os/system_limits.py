@@ -6,6 +6,7 @@ Source:  tcp(7), socket(7); setrlimit(2), RLIMIT_NOFILE.
 """
 
 import contextlib
+import os
 import socket
 import sys
 from pathlib import Path
@@ -14,6 +15,11 @@ SYSCTLS = Path("/proc/sys/net/ipv4")
 TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", None)  # exists on Linux only
 WATCHED_MAX = 512 if sys.platform == "win32" else None
 """The sockets that an event loop can watch at once, if that has a limit: CPython's FD_SETSIZE."""
+
+
+def usable_processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def allows_congestion_control(name: str) -> bool:

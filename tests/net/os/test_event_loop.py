@@ -28,7 +28,7 @@ PATIENCE_S = 20.0
 @pytest.fixture
 def pair():
     ours, theirs = socket.socketpair()
-    with ours, theirs, EagerSelector(short_s=float("inf")) as selector:  # however slow we are
+    with ours, theirs, EagerSelector(float("inf"), processors=2) as selector:  # however slow we are
         selector.register(ours, selectors.EVENT_READ)
         yield selector, theirs
 
@@ -48,26 +48,15 @@ def test_it_looks_after_enough_short_waits_in_a_row_until_it_looks_in_vain(pair)
     assert counts == [*range(1, SHORT_WAITS + 1), 0, 1]
 
 
-def test_each_look_in_vain_makes_the_next_rarer_until_one_finds_something(pair):
-    selector, theirs = pair
-    looks = []
-    for waits in range(1, 9 * SHORT_WAITS):
-        before = selector._short_waits
-        selector.select(2 * LOOK_S)
-        if selector._short_waits < before:
-            looks.append(waits)
-    assert looks == [SHORT_WAITS + 1, 3 * SHORT_WAITS + 2, 7 * SHORT_WAITS + 3]
+def test_on_one_processor_it_never_looks():
+    with EagerSelector(float("inf"), processors=1) as selector:
+        make_eager(selector)
 
-    while selector._short_waits < selector._due:
-        selector.select(2 * LOOK_S)
-    theirs.send(b"x")
-    selector.select(10.0)
-
-    assert selector._due == SHORT_WAITS
+        assert selector._short_waits == 0
 
 
 def test_a_long_wait_is_not_counted():
-    with EagerSelector(short_s=0.0) as selector:
+    with EagerSelector(short_s=0.0, processors=2) as selector:
         make_eager(selector)
 
         assert selector._short_waits == 0
