@@ -91,9 +91,8 @@ class StandardStream:
 
     def _give(self, raw: io.RawIOBase, data: bytes) -> None:
         """Have the thread write, unless too much waits already."""
-        most = (
-            WAITING_MAX // 2 if self._left_out else WAITING_MAX
-        )  # a slow reader is told of seldom
+        # half, so that the warning about a slow reader is seldom
+        most = WAITING_MAX // 2 if self._left_out else WAITING_MAX
         if self.waits + len(data) > most:
             if not self._left_out:
                 self._left_out = True
