@@ -70,7 +70,7 @@ from p2pswarm.server.devices.device_choice import (
 )
 from p2pswarm.server.leadership import Seeker
 from p2pswarm.server.member_session import SavingLimits, ServerContext, unheard
-from p2pswarm.server.stage_server import StageServer
+from p2pswarm.server.stage_server import GOODBYE_S, StageServer
 from p2pswarm.settings.config import EMULATED
 from p2pswarm.settings.node_config import NetworkConfig, NodeConfig, ServeConfig
 from p2pswarm.settings.service_hours import leaves_with_run
@@ -78,7 +78,7 @@ from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 
 MIB = 1 << 20
-END_S = 0.5  # for `Leaving` to reach the trainer
+END_S = GOODBYE_S + 0.5  # for the trainer to hear of it
 
 T = TypeVar("T")
 

@@ -342,7 +342,7 @@ class Lifecycle:
             self._move(ServerState.LEAVING)
 
     def said_goodbye(self) -> None:
-        """The trainer has been told that this server leaves."""
+        """The trainer knows that this server leaves, or has not answered in time."""
         self._finish(ServerEnd(LEFT))
 
     def give_up(self, reason: str) -> None:

@@ -42,6 +42,7 @@ from p2pswarm.server.weights_download import fetch_saved, fetch_weights, keep_ba
 
 log = logging.getLogger(__name__)
 NOTHING = PrepareStage(None)
+GOODBYE_S = 1.0  # for the trainer to end the stream of a server that leaves
 STRANGER_S = 0.2  # a newcomer may know us before we know it
 ASKED_EVERY_S, ASKED_BURST = 0.1, 20  # an answer takes some 50 us: a two-thousandth of a processor
 
@@ -309,9 +310,14 @@ class StageServer:
         raise _SessionOver
 
     async def _tell(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
-        """Tell the trainer what there is to tell, and goodbye."""
+        """Tell the trainer what there is to tell, and goodbye, which ends the stream.
+
+        Until then the orders that cross the goodbye are carried out. To refuse one would be a
+        fault in the eyes of the trainer, because the answer may overtake the goodbye.
+        """
         await parts.tell(stream, lifecycle, self.leadership.unheard_s, self._to_tell)
         await stream.send(Leaving())
+        await asyncio.sleep(GOODBYE_S)
         lifecycle.said_goodbye()
         self._moved()
         raise _SessionOver

@@ -1,7 +1,7 @@
 """A trainer that does what a test says, and the run that it trains."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -66,6 +66,10 @@ def microbatch(number: int, config: RunConfig = CONFIG) -> torch.Tensor:
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
 
 
+async def answered_at_once() -> None:
+    """Nothing crosses the goodbye."""
+
+
 @dataclass
 class Member:
     """One incarnation, as the trainer sees it."""
@@ -93,6 +97,8 @@ class ScriptedTrainer:
         self.codecs_of: Callable[[int], tuple[bytes, ...]] = lambda step: ()
         """With measured codecs: what the records choose for a step."""
         self.joins: list[Join] = []
+        self.before_goodbye: Callable[[], Awaitable[object]] = answered_at_once
+        """What goes on while the goodbye of a server is on its way."""
         self.leaving: list[Member] = []
         self._changed = asyncio.Event()
         self._view = 0
@@ -134,6 +140,7 @@ class ScriptedTrainer:
                     self.leaving.append(member)
                     await answer_leaving(self)
                 if isinstance(note, Leaving):
+                    await self.before_goodbye()
                     break
                 self._tick()
         finally:

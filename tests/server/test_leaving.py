@@ -19,6 +19,7 @@ from p2pswarm.base.errors import NotServing
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.run.messages.membership import Assigned, Leaving
 from p2pswarm.server.lifecycle import Lifecycle
+from p2pswarm.server.stage_server import GOODBYE_S
 
 
 def now_s():
@@ -124,6 +125,46 @@ def test_what_is_in_hand_is_finished_before_a_server_leaves():
             leaving.cancel()
 
     virtual(main)
+
+
+def test_a_commit_that_crosses_the_goodbye_of_a_server_is_carried_out():
+    async def main():
+        async with swarm(ONE_STAGE) as r:
+            server = r.serve(2)
+            r.serve(3)
+            await r.trainer.until_ready(2)
+            member, other = (r.trainer.members[peer(number).raw] for number in (2, 3))
+            for number in range(B):
+                await r.trainer.push(other, number)
+            await r.trainer.until_counted(*range(B))
+            await r.trainer.reduce()
+            answers = {}
+
+            async def crosses():
+                answers.update(await r.trainer.commit())
+
+            r.trainer.before_goodbye = crosses
+            await server.leave(30.0)
+            await member.over.wait()
+            assert await r.running.pop(peer(2).raw) == "left"
+            return answers[peer(2).raw].applied, server.version, member.notes[-1]
+
+    assert virtual(main) == (True, 1, Leaving())
+
+
+def test_a_server_that_nobody_answers_leaves_all_the_same():
+    async def main():
+        async with swarm(ONE_STAGE) as r:
+            server = r.serve(2)
+            r.serve(3)
+            await r.trainer.until_ready(2)
+            r.trainer.before_goodbye = asyncio.Event().wait
+            began_s = now_s()
+            await server.leave(30.0)
+            assert await r.running.pop(peer(2).raw) == "left"
+            return now_s() - began_s
+
+    assert GOODBYE_S <= virtual(main) < 2 * GOODBYE_S
 
 
 def test_a_server_without_a_session_leaves_though_its_join_is_not_answered():

@@ -28,7 +28,10 @@ class ControlPipe(Protocol):
         ...
 
     def close(self) -> None:
-        """Send the bytes that wait, then end; `on_loss` is called soon after."""
+        """Send the bytes that wait, then the end; `on_loss` follows when the peer ends it, too.
+
+        A peer may take as long as it likes: `abort` does not wait for it.
+        """
         ...
 
     def abort(self) -> None:

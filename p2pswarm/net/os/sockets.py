@@ -57,10 +57,21 @@ class ControlProtocol(asyncio.BufferedProtocol):
         """The connection is up: from now on this object is the pipe."""
         connection = cast("asyncio.Transport", transport)  # uvloop's class does not derive from it
         connection.set_write_buffer_limits(CROWDED_BYTES)
+        self._connection = connection
         self.send = connection.write
-        self.close = connection.close
         self.abort = connection.abort
         self._user.on_open(self)
+
+    def close(self) -> None:
+        """Send the bytes that wait, say that there are no more, and read until the peer ends it.
+
+        A kernel answers bytes for a closed socket with a reset, and the peer that sent them loses
+        what it has not read yet: our last words (RFC 2525, section 2.17).
+        """
+        try:
+            self._connection.write_eof()
+        except OSError:  # the peer has reset it: nobody is there to read
+            self._connection.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """The memory into which asyncio reads the next bytes."""

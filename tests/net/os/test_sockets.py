@@ -287,6 +287,36 @@ async def test_a_wire_that_is_cut_off_is_lost_on_both_sides():
         await other.until(lambda: other.error)
 
 
+async def test_the_last_words_of_a_wire_reach_a_peer_that_still_sends():
+    async with connected() as (ours, theirs):
+        user = User()
+        await ours.become_control(user)
+
+        user.wire.send(b"last words")
+        user.wire.close()
+        for _ in range(3):  # a reset, the answer to the first, would fail the others
+            await theirs.send(b"not read any more")
+            await asyncio.sleep(0.01)
+
+        assert await theirs.receive(10) == b"last words"
+        with pytest.raises(LinkLost):
+            await theirs.receive(1)
+        theirs.close()
+        await user.until(lambda: user.error)
+
+
+async def test_a_wire_that_closes_after_a_reset_is_over():
+    async with connected() as (ours, theirs):
+        user = User()
+        await ours.become_control(user)
+        theirs._socket().setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        theirs.close()
+
+        user.wire.close()
+
+        await user.until(lambda: user.error)
+
+
 async def test_a_wire_tells_when_it_is_crowded_and_when_no_more():
     async with connected() as (ours, theirs):
         user, total = User(), 0
