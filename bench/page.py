@@ -81,22 +81,30 @@ class Turn(NamedTuple):
 
 
 class Turns:
-    """Counts the steps of a run, in turns."""
+    """The steps of a run, in turns."""
 
     def __init__(self) -> None:
-        self.steps = 0
+        self.ends_s: list[float] = []
 
     def on_event(self, event: Event) -> None:
         """Take an event of the run."""
-        self.steps += isinstance(event, Stepped)
+        if isinstance(event, Stepped):
+            self.ends_s.append(time.monotonic())
 
     async def turn(self, seconds: float) -> Turn:
-        """Look on for so long, after a moment in which the change settles."""
+        """Look on for so long, after a moment in which the change settles.
+
+        The rate is that of whole steps, from the end of one to that of another: a step more or
+        less in a turn would be a twentieth of it.
+        """
         await asyncio.sleep(1.0)
-        begun, busy, before = time.monotonic(), time.process_time(), self.steps
+        self.ends_s.clear()
+        begun, busy = time.monotonic(), time.process_time()
         await asyncio.sleep(seconds)
         took_s, busy_s = time.monotonic() - begun, time.process_time() - busy
-        return Turn((self.steps - before) / took_s, busy_s / took_s)
+        steps = len(self.ends_s) - 1
+        rate_per_s = steps / (self.ends_s[-1] - self.ends_s[0]) if steps > 0 else 0.0
+        return Turn(rate_per_s, busy_s / took_s)
 
 
 @contextlib.asynccontextmanager
@@ -148,7 +156,7 @@ async def swarm(folder: Path) -> AsyncIterator[tuple[EventHub, Turns]]:
 
 async def all_there(hub: EventHub, turns: Turns) -> None:
     """Wait until every server has been seen, and a step was done."""
-    while not turns.steps or len(hub.view.servers.rows(time.time())) < SERVERS:  # noqa: ASYNC110
+    while not turns.ends_s or len(hub.view.servers.rows(time.time())) < SERVERS:  # noqa: ASYNC110
         await asyncio.sleep(0.5)
 
 
@@ -200,23 +208,27 @@ async def costs(pairs: int, seconds: float) -> dict[str, Any]:
                 watchers = Watchers(address.host, address.port)
                 log = EventLog(EventFiles(folder / "run.events.jsonl"))
                 log.start()
-                shown, attacked, plain = [], [], []
-                try:
-                    for _ in range(pairs):
-                        plain.append(await turns.turn(seconds))
-                        ends = [
-                            hub.listen(lambda told: page.on_line(told, loop.time())),
-                            hub.listen(log.on_event),
-                        ]
-                        await watchers.do(f"view {VIEWERS}")
-                        shown.append(await turns.turn(seconds))
-                        await watchers.do("attack")
-                        flooding = loop.create_task(flood(page, hub.numbers.stamp))
-                        attacked.append(await turns.turn(seconds))
-                        flooding.cancel()
+                found: dict[str, list[Turn]] = {"plain": [], "shown": [], "attacked": []}
+
+                async def turn(kind: str) -> None:
+                    with contextlib.ExitStack() as ends:
+                        if kind != "plain":
+                            ends.callback(hub.listen(lambda told: page.on_line(told, loop.time())))
+                            ends.callback(hub.listen(log.on_event))
+                            await watchers.do(f"view {VIEWERS}")
+                        if kind == "attacked":
+                            await watchers.do("attack")
+                            flooding = loop.create_task(flood(page, hub.numbers.stamp))
+                            ends.callback(flooding.cancel)
+                        found[kind].append(await turns.turn(seconds))
                         await watchers.do("nothing")
-                        for end in ends:
-                            end()
+
+                try:
+                    order = list(found)
+                    for _ in range(pairs):
+                        for kind in order:
+                            await turn(kind)
+                        order.reverse()  # what the machine does by and by costs all alike
                 finally:
                     watchers.end()
                     log.close()
@@ -224,13 +236,10 @@ async def costs(pairs: int, seconds: float) -> dict[str, Any]:
         "servers": SERVERS,
         "viewers": VIEWERS,
         "pairs": pairs,
-        "steps_per_s": statistics.median(turn.rate_per_s for turn in plain),
-        "page_and_log": ratio(shown, plain),
-        "attacked": ratio(attacked, shown),
-        "busy": {
-            name: statistics.median(turn.busy for turn in kind)
-            for name, kind in (("plain", plain), ("shown", shown), ("attacked", attacked))
-        },
+        "steps_per_s": statistics.median(turn.rate_per_s for turn in found["plain"]),
+        "page_and_log": ratio(found["shown"], found["plain"]),
+        "attacked": ratio(found["attacked"], found["shown"]),
+        "busy": {kind: statistics.median(one.busy for one in each) for kind, each in found.items()},
     }
 
 

@@ -1,6 +1,6 @@
 """Who looks at a page, and who attacks it, as another process than the node; for bench/page.py.
 
-Each line of stdin names what to do from now on: `view N`, `attack`, `nothing`.
+Each line of stdin names what to do as well from now on: `view N`, `attack`; `nothing` ends all.
 """
 
 import asyncio
@@ -13,18 +13,18 @@ REQUESTS_PER_S = 50  # of each wrong kind: what one browser tab of a hostile sit
 async def main(host: str, port: int, token: str) -> None:
     """Obey stdin until it ends."""
     loop = asyncio.get_running_loop()
-    doing: asyncio.Task[None] | None = None
+    doing: list[asyncio.Task[None]] = []
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        if doing is not None:
-            doing.cancel()
-            await asyncio.gather(doing, return_exceptions=True)
         word, *rest = line.split()
         if word == "view":
-            doing = loop.create_task(views(host, port, token, int(rest[0])))
+            doing.append(loop.create_task(views(host, port, token, int(rest[0]))))
         elif word == "attack":
-            doing = loop.create_task(attack(host, port))
+            doing.append(loop.create_task(attack(host, port)))
         else:
-            doing = None
+            for each in doing:
+                each.cancel()
+            await asyncio.gather(*doing, return_exceptions=True)
+            doing.clear()
         print("done", flush=True)
 
 

@@ -42,7 +42,7 @@ from p2pswarm.server.weights_download import fetch_saved, fetch_weights, keep_ba
 
 log = logging.getLogger(__name__)
 NOTHING = PrepareStage(None)
-GOODBYE_S = 1.0  # for the trainer to end the stream of a server that leaves
+GOODBYE_S = 0.5  # for the trainer to end the stream of a server that leaves
 STRANGER_S = 0.2  # a newcomer may know us before we know it
 ASKED_EVERY_S, ASKED_BURST = 0.1, 20  # an answer takes some 50 us: a two-thousandth of a processor
 
