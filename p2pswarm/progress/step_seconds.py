@@ -68,7 +68,7 @@ def chain_text(
 
 def _part_text(one: ChainPart, called: Callable[[str], str]) -> str:
     who = f" at {called(one.server)}" if one.server else ""
-    stage = "" if one.stage is None else f" (stage {one.stage})"
+    stage = "" if one.stage is None else f" of stage {one.stage}"
     match one.part:
         case "filling":
             busiest = f", {called(one.server)}{stage} is busiest" if one.server else ""

@@ -48,9 +48,9 @@ def test_a_server_that_is_stopped_is_named_with_its_stage_until_it_goes_on(
     assert asking.end() == 0
     servers[0].process.send_signal(signal.SIGCONT)
 
-    assert f"(stage {stage})" in told
+    assert f"of stage {stage}" in told
     (run,) = json.loads(asking.said)["runs"]
-    assert f"(stage {stage}) does not answer" in run["why"]["stalled"]
+    assert f"of stage {stage} does not answer" in run["why"]["stalled"]
     assert run["why"]["usual_s"] > 0
     assert trainer.line_with("the run goes on")
     assert trainer.line_with("counted")

@@ -393,7 +393,7 @@ def _has_work(said: ServerWaits) -> bool:
 
 def _who(view: TrainerView, peer: bytes) -> str:
     stage = view.stages.get(peer)
-    return PeerId(peer).short + ("" if stage is None else f" (stage {stage})")
+    return PeerId(peer).short + ("" if stage is None else f" of stage {stage}")
 
 
 def _has(view: TrainerView, peer: bytes) -> str:

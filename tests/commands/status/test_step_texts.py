@@ -28,9 +28,9 @@ def test_the_lines_have_a_row_for_each_stage_and_the_slowest_chain():
     row = f"        0       2     1.000     0.500     0.040     1.150     0.200     0.010   {SHORT}"
     chain = (
         f"  the slowest chain took 2.9 s: 1.6 s until the last microbatch sets out, {SHORT} "
-        f"(stage 0) is busiest, 20 ms until the first stage has it, 500 ms forward at {SHORT} "
-        f"(stage 0), 300 ms backward at {SHORT} (stage 0), 70 ms until all is known to be counted, "
-        f"400 ms averaging, last at {SHORT} (stage 0), 10 ms until the record is decided"
+        f"of stage 0 is busiest, 20 ms until the first stage has it, 500 ms forward at {SHORT} "
+        f"of stage 0, 300 ms backward at {SHORT} of stage 0, 70 ms until all is known to be counted, "
+        f"400 ms averaging, last at {SHORT} of stage 0, 10 ms until the record is decided"
     )
     assert why_lines(WHY) == [
         "  step 12 took 2.9 s, usually 2.8 s; the next one is under way for 400 ms; in seconds:",

@@ -23,7 +23,7 @@ RUN, ANN = b"r" * 16, b"a" * 32
 SHORT = PeerId(ANN).short
 ROW = StageSeconds(1, StepSeconds(1.0, 0.0, 0.0, 0.50001, 0.25, 0.25), ANN)
 TIMED = StepTimed(4, 2.0, (ROW,), (ChainLink(JourneyPart.FORWARD, 0, ANN, 2.0),))
-WHY = f"{SHORT} (stage 0) computes microbatch 7 for 5.0 s"
+WHY = f"{SHORT} of stage 0 computes microbatch 7 for 5.0 s"
 STALLING = Stalling(5, 6.2, 2.0, StallCause.COMPUTING, (ANN,), (0,), WHY)
 DONE = StepDone(5, 1.0, 1.0, 0.1, 8)
 

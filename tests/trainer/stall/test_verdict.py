@@ -63,7 +63,7 @@ def test_a_server_that_says_nothing_is_named_with_what_it_has_and_what_others_sa
 
     assert (found.cause, found.peers, found.stages) == (C.SILENT, (BOB,), (1,))
     assert found.why == (
-        f"{NAMES[BOB]} (stage 1) does not answer, and was heard last 5.0 s ago; it has "
+        f"{NAMES[BOB]} of stage 1 does not answer, and was heard last 5.0 s ago; it has "
         "1 microbatch; 2 of 2 other servers say that nothing comes from it"
     )
 
@@ -96,7 +96,7 @@ def test_a_link_is_named_where_one_gives_and_the_other_has_nothing():
 
     assert (found.cause, found.peers, found.stages) == (C.LINK, (ANN, BOB), (0, 1))
     assert found.why == (
-        f"little or nothing gets from {NAMES[ANN]} (stage 0) to {NAMES[BOB]} (stage 1): it gives "
+        f"little or nothing gets from {NAMES[ANN]} of stage 0 to {NAMES[BOB]} of stage 1: it gives "
         "4 microbatches for 5.0 s, and the other says that nothing came for 5.0 s; both answer "
         "the trainer"
     )
@@ -136,7 +136,7 @@ def test_a_server_that_computes_for_far_too_long_is_named_with_its_queue():
 
     assert (found.cause, found.peers) == (C.COMPUTING, (BOB,))
     assert found.why == (
-        f"{NAMES[BOB]} (stage 1) computes the gradient of microbatch 31 for 5.1 s (usually 0.7), "
+        f"{NAMES[BOB]} of stage 1 computes the gradient of microbatch 31 for 5.1 s (usually 0.7), "
         "and 9 wait there"
     )
 
