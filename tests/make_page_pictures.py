@@ -3,6 +3,7 @@
     python tests/make_page_pictures.py tests/web/small_run.events.jsonl
 
 The replay is at the log's last event, so that the same log gives the same picture but for fonts.
+`make_page_log.py` makes another log.
 """
 
 import asyncio
@@ -27,6 +28,8 @@ SHOTS = (
     ("page-dark.png", "/", (1200, 940), "dark"),
     ("page-phone.png", "/", (390, 844), "dark"),
     ("page-you.png", "/you", (390, 760), "light"),
+    ("page-why.png", "/why", (1000, 760), "light"),
+    ("page-cost.png", "/cost", (700, 560), "light"),
 )
 """File, path, size of the screen, and scheme."""
 YOU = {

@@ -326,7 +326,7 @@ def _computing(view: TrainerView, answers: Answers, peer: bytes) -> StallVerdict
         return None
     usually = "" if usual_s is None else f" (usually {usual_s:.2g})"
     what = f"{WORKS[Work(now.work)]}microbatch {now.microbatch}"
-    queue = f", and {said.queued} wait there" if said.queued else ""
+    queue = f", and {_queue(said)}" if said.queued else ""
     return StallVerdict(
         StallCause.COMPUTING,
         (peer,),
@@ -336,23 +336,20 @@ def _computing(view: TrainerView, answers: Answers, peer: bytes) -> StallVerdict
 
 
 def _full(view: TrainerView, answers: Answers) -> StallVerdict | None:
-    """A server has more to do than it gets done."""
-    found = (_queue(view, answers, one.holder.peer) for one in view.held)
-    return next((one for one in found if one is not None), None)
-
-
-def _queue(view: TrainerView, answers: Answers, peer: bytes) -> StallVerdict | None:
-    """A server that computes as usual, and what waits there."""
-    said = answers.get(peer)
-    if said is None or not _has_work(said):
+    """A server that computes as usual has more to do than it gets done: the longest queue."""
+    holders = sorted({one.holder.peer for one in view.held})
+    said = {peer: word for peer in holders if (word := answers.get(peer)) and _has_work(word)}
+    if not said:
         return None
-    usual_s = said.computing.usual_s if said.computing is not None else None
+    peer = max(said, key=lambda one: said[one].queued)
+    computing = said[peer].computing
+    usual_s = None if computing is None else computing.usual_s
     each = "" if usual_s is None else f", {usual_s:.2g} s each"
     return StallVerdict(
         StallCause.QUEUE,
         (peer,),
         (view.stages[peer],),
-        f"{_who(view, peer)} computes, and {_microbatches(said.queued)} wait there{each}",
+        f"{_who(view, peer)} computes{each}, and {_queue(said[peer])}",
     )
 
 
@@ -402,6 +399,13 @@ def _has(view: TrainerView, peer: bytes) -> str:
         return "; the averaging waits for it"
     count = sum(one.holder.peer == peer for one in view.held)
     return f"; it has {_microbatches(count)}" if count else ""
+
+
+def _queue(said: ServerWaits) -> str:
+    """What waits at a server to be computed, in words."""
+    if not said.queued:
+        return "nothing waits there"
+    return f"{_microbatches(said.queued)} wait{'s' if said.queued == 1 else ''} there"
 
 
 def _microbatches(count: int) -> str:

@@ -137,7 +137,7 @@ def test_a_server_that_computes_for_far_too_long_is_named_with_its_queue():
     assert (found.cause, found.peers) == (C.COMPUTING, (BOB,))
     assert found.why == (
         f"{NAMES[BOB]} of stage 1 computes the gradient of microbatch 31 for 5.1 s (usually 0.7), "
-        "and 9 wait there"
+        "and 9 microbatches wait there"
     )
 
 
@@ -147,6 +147,24 @@ def test_a_server_that_computes_as_usual_has_too_much():
     found = verdict(view(held=(held(BOB),)), {ANN: IDLE, BOB: busy, CID: IDLE})
 
     assert (found.cause, found.peers) == (C.QUEUE, (BOB,))
+
+
+@pytest.mark.parametrize(
+    ("queued", "words"),
+    [(0, "nothing waits"), (1, "1 microbatch waits"), (9, "9 microbatches wait")],
+)
+def test_of_several_that_compute_as_usual_the_longest_queue_is_named(queued, words):
+    computing = ComputingNow(31, Work.FORWARD, 0.5, 0.7)
+    answers = {
+        ANN: says(queued=max(0, queued - 1), computing=None if queued else computing),
+        BOB: says(queued=queued, computing=computing),
+        CID: IDLE,
+    }
+    hold = (held(ANN), held(BOB)) if queued else (held(BOB),)
+
+    found = verdict(view(held=hold), answers)
+
+    assert found.why == f"{NAMES[BOB]} of stage 1 computes, 0.7 s each, and {words} there"
 
 
 REDUCING = {
