@@ -120,6 +120,18 @@ async def opened_stream(fed, **headers):
     return reader, writer
 
 
+async def test_probes_without_a_token_hold_no_slot():
+    async with served_page() as fed:
+        probes = [await asyncio.open_connection(*host_port(fed)) for _ in range(SLOTS)]
+        for reader, writer in probes:
+            writer.write(f"GET /livez HTTP/1.1\r\nHost: {fed.address}\r\n\r\nGET /l".encode())
+            await reader.readuntil(b"turns")
+
+        assert status(await fed.got("/view")) == 200
+        for _, writer in probes:
+            writer.close()
+
+
 async def test_a_stream_has_the_run_and_goes_on_where_it_was():
     async with served_page() as fed:
         fed.tell(*begun(), stepped(1), peers())
