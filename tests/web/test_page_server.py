@@ -233,6 +233,19 @@ async def test_metrics_are_as_prometheus_reads_them_and_no_label_is_of_a_strange
     assert (histogram["0.5"], histogram["500.0"], histogram["+Inf"]) == (1, 1, 2)
 
 
+async def test_a_reason_of_any_characters_is_a_line():
+    """Of a machine that goes people see why, whatever it is called."""
+    async with served_page() as fed:
+        for reason in ("\U0001f600" * 400, "\ud800" * 400, '"\\\x00' * 400):
+            fed.tell(Left("peer1", 1, Departure.LOST, reason, 0, "\U0001f600" * 60))
+        reader, writer = await opened_stream(fed)
+        text = (await reader.readuntil(b"event: view")).decode()
+        writer.close()
+
+    assert text.count("event: line") == 3
+    assert "\U0001f600" * 300 in text
+
+
 async def test_events_that_are_too_many_are_left_out_and_counted():
     async with served_page() as fed:
         fed.tell(*(Note(f"note {number}") for number in range(2_000)))
