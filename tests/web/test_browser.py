@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from make_page_pictures import BYTES_MAX, SHOTS
 from make_page_pictures import main as pictures
-from web.harness import MICROBATCHES, begun, peers, served_page, stepped
+from web.harness import MICROBATCHES, RUN, begun, peers, served_page, stepped
 
 from p2pswarm.progress.cost_events import CostSoFar
 from p2pswarm.progress.events import (
@@ -271,6 +271,22 @@ async def test_a_page_without_a_stream_asks_from_time_to_time_and_says_so():
 
             await shows(tab, "#list", "training begins")
             await tab.locator("#lost").wait_for(state="hidden", timeout=60_000)
+
+
+async def test_an_hour_without_a_step_is_the_slowest_of_a_night():
+    async with served_page() as fed:
+        evening = fed.wall.at
+        fed.tell(*begun(), *(stepped(step, 60.0) for step in range(1, 121)), after_s=60.0)
+        fed.wall.at += 3 * 3_600.0
+        fed.tell(*(stepped(step, 60.0) for step in range(121, 241)), after_s=60.0)
+        async with opened(fed) as (tab, wrong):
+            await shows(tab, "#top", "240 / 2")
+            looked = f"localStorage.setItem('look {RUN}', '{{\"at\": {evening}, \"step\": 5}}')"
+            await tab.add_init_script(looked)  # leaving the page keeps its own
+            await tab.reload()
+            await shows(tab, "#night", "235 steps done")
+            await shows(tab, "#night", ", 0 % of the fastest")
+            assert wrong == []
 
 
 async def test_the_cost_has_its_currency_and_each_price_as_it_was_told():
