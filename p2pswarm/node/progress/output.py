@@ -25,7 +25,7 @@ from p2pswarm.progress.view import RunView
 Tell = Callable[[EventLine], None]
 
 LOOK_EVERY_S = 5.0  # for a silence of a minute
-DRAW_LEAST_S = 1.0  # a page of 20 servers takes 20 ms of the loop, and events may be hundreds a second
+DRAW_LEAST_S = 1.0  # one of 20 servers takes 20 ms of the loop, and events may be hundreds a second
 DRAW_EVERY_S = 1.0  # the page says how long ago things were
 
 
