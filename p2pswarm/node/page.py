@@ -25,6 +25,7 @@ from p2pswarm.web.health import NodeHealth
 from p2pswarm.web.run_page import RunPage
 
 TOKEN_FILE = "page.token"  # noqa: S105 - a name
+PROCESS_BYTES = 8  # no other process has the same
 PORTS_TRIED = 20  # so many nodes of one machine are at the usual ports
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ async def open_page(
     if not places:
         yield None
         return
-    page = RunPage(health, time.time)
+    page = RunPage(health, time.time, secrets.token_hex(PROCESS_BYTES))
     token = await asyncio.to_thread(token_of, config.state)
     try:
         async with served(page, places, token, config.page.names) as address:

@@ -324,6 +324,10 @@ class PeerLine:
     """Memory of its device that is free."""
     state_bytes: int | None = None
     """Its weights and moments."""
+    price_per_hour: float | None = None
+    """What its owner says that it costs; None: nothing."""
+    currency: str = ""
+    """Of that price, in three letters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ NOTES_SHOWN = 10  # what fits under the tables of a small terminal
 SILENCE_MAX_S = 60.0  # people look at a log after some minutes, and ask whether it hangs
 STEP_EVERY_S = 5.0  # one line of a step in this time is enough for a run of minutes or days
 IN_THE_STATE = {"begun", "started", "waiting"}  # events that the first line tells
+CENTURY_S = 100 * 365 * 86_400.0  # beyond it there may be no date: Python has them to the year 9999
 STYLES = {"ready": "green", "joining": "yellow", "moving": "yellow", "lost": "dim"}
 
 
@@ -81,15 +82,18 @@ def _outlook(run: Snapshot, date_time: Callable[[float], str]) -> str:
     """When the run is done, and what it costs, as far as that is known."""
     eta, cost, parts = run["eta"], run["cost"], []
     if eta is not None:
-        minutes = date_time(eta["at"])[:-3]  # nobody knows the second
-        parts.append(f"done {minutes} ± {long_text(eta['spread_s'])}")
+        if eta["left_s"] > CENTURY_S:  # steps without end, or a run that stands still in its first
+            parts.append("not done within a century at this speed")
+        else:
+            minutes = date_time(eta["at"])[:-3]  # nobody knows the second
+            parts.append(f"done {minutes} ± {long_text(eta['spread_s'])}")
     if cost is not None:
         currency, budget = cost["currency"], cost["budget"]
         of = f" of {money(budget, currency)}" if budget else ""
         parts.append(f"{money(cost['total'] or 0.0, currency)} so far{of}")
         parts.append(f"{money(cost['per_hour'] or 0.0, currency)}/h")
         if (each := cost["useful_per_mtoken"]) is not None:
-            parts.append(f"{money(each, currency)}/Mtoken")
+            parts.append(f"{money(each, currency)}/Mtoken useful")
     return "   ".join(parts)
 
 

@@ -4,7 +4,7 @@ Units:   `at` in seconds since 1970, as the events say.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from p2pswarm.progress.events import (
@@ -25,12 +25,13 @@ LOST_MAX = 256  # of them: a run that loses more in ten minutes has other worrie
 NAMES_MAX = 8_192  # a server that comes back has its name at once
 UNLISTED_S = 10.0  # a new coordinator hears of all servers within some seconds
 FIGURES_OLD_S = 30.0  # a load comes each second, or in a log each ten
-NAME_CHARS, REASON_CHARS = 64, 200
+NAME_CHARS, REASON_CHARS, CURRENCY_CHARS = 64, 200, 3
 NUMBER_MAX = 1e18  # beyond any figure of a run
 FIGURES = (
     *("queued", "rate_per_s", "counted", "recomputed", "unheard_s", "weights_share"),
     *("forward_s", "backward_s", "queue_s", "in_bytes", "out_bytes"),
     *("up_bytes_per_s", "down_bytes_per_s", "link_bytes_per_s", "free_bytes", "state_bytes"),
+    "price_per_hour",
 )
 PATHS = ("direct", "mapped", "punched", "relayed")
 JOINING, READY, MOVING, LOST = "joining", "ready", "moving", "lost"
@@ -157,6 +158,20 @@ class ServersView:
                 self._change(name, server, server.stage, LOST, server.unlisted)
         self._prune(at)
 
+    def on_own(self, line: PeerLine, at: float, *, led: bool) -> None:
+        """A server's own figures, which say nothing of others.
+
+        `led`: its trainer tells events as well, and knows whether it serves.
+        """
+        server = self._servers.get(shown(line.peer, NAME_CHARS))
+        if not led:
+            server = self._set(line.peer, line.stage, READY if line.ready else JOINING, at)
+        if server is not None and server.state != LOST:
+            before = server.figures
+            if before is not None:  # a price is what the trainer was told
+                line = replace(line, price_per_hour=before.price_per_hour, currency=before.currency)
+            server.figures, server.figures_at = line, at
+
     def on_leader(self, at: float) -> None:
         """Another trainer leads: its servers come to it anew."""
         for name, server in self._servers.items():
@@ -229,6 +244,7 @@ class ServersView:
             "software": machine.software,
             "links": {path: getattr(line, path) if line else 0 for path in PATHS},
             "figures_age_s": age_s if line else None,
+            "currency": shown(line.currency, CURRENCY_CHARS) if line else "",
             **figures,
         }
 

@@ -62,11 +62,12 @@ def chain_text(
     called: Callable[[str], str] = lambda server: server,
 ) -> str:
     """The slowest chain in one line; `called`: what people call a server."""
-    parts = [text for one in chain if (text := _part_text(one, called))]
+    parts = [text for one in chain if (text := part_text(one, called))]
     return f"{short_s(took_s)}: {', '.join(parts)}" if parts else short_s(took_s)
 
 
-def _part_text(one: ChainPart, called: Callable[[str], str]) -> str:
+def part_text(one: ChainPart, called: Callable[[str], str]) -> str:
+    """A part of the slowest chain, in words."""
     who = f" at {called(one.server)}" if one.server else ""
     stage = "" if one.stage is None else f" of stage {one.stage}"
     match one.part:

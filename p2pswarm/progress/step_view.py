@@ -1,7 +1,7 @@
 """StepView: where the seconds of the newest step went, and the last stalls, as pages show them."""
 
 from collections import deque
-from dataclasses import asdict
+from collections.abc import Callable
 from typing import Any
 
 from p2pswarm.progress.events import (
@@ -13,12 +13,20 @@ from p2pswarm.progress.events import (
     StallEnded,
     Started,
     Stepped,
+    called,
 )
-from p2pswarm.progress.printable import printable
-from p2pswarm.progress.step_seconds import chain_text
+from p2pswarm.progress.servers_view import NAME_CHARS, STAGES_MAX, plain_number, shown
+from p2pswarm.progress.step_seconds import PARTS, StageTimes, chain_text, part_text
 
 STALLS_KEPT = 20
-WHY_CHARS = 500
+WORD_CHARS, WHY_CHARS = 20, 500
+CHAIN_MAX = 2 * STAGES_MAX + 8  # there and back, and what is before and behind
+CHAIN_CHARS = 4_000
+
+
+def nameless(_server: str) -> str:
+    """Nobody knows what a machine is called."""
+    return ""
 
 
 class StepView:
@@ -40,20 +48,34 @@ class StepView:
             case StallEnded() | Stepped() | Ended() | Started() | LeadershipTaken():
                 self._open = False  # also if the trainer that told of it was killed meanwhile
 
-    def phases(self) -> dict[str, Any] | None:
-        """The newest step's seconds, as JSON has them; None before there are any."""
+    def phases(self, name: Callable[[str], str] = nameless) -> dict[str, Any] | None:
+        """The newest step's seconds, as JSON has them; None before there are any.
+
+        `name`: what the owner of a server calls its machine; empty if that is not known.
+        """
         newest = self._phases
         if newest is None:
             return None
+        chain = newest.chain[:CHAIN_MAX]
+
+        def named(server: str) -> str:
+            return called(shown(server, NAME_CHARS), name(server))
+
         return {
             "step": newest.step,
-            "took_s": newest.took_s,
-            "stages": [asdict(one) for one in newest.stages],
+            "took_s": plain_number(newest.took_s),
+            "stages": [_stage(one) for one in newest.stages[:STAGES_MAX]],
             "chain": [
-                {**asdict(one), "part": printable(one.part[:20]), "server": printable(one.server)}
-                for one in newest.chain
+                {
+                    "part": shown(one.part, WORD_CHARS),
+                    "stage": one.stage,
+                    "server": shown(one.server, NAME_CHARS),
+                    "took_s": plain_number(one.took_s),
+                    "text": shown(part_text(one, named)),
+                }
+                for one in chain
             ],
-            "text": chain_text(newest.took_s, newest.chain),
+            "text": shown(chain_text(newest.took_s, chain, named), CHAIN_CHARS),
         }
 
     def waits(self) -> dict[str, Any]:
@@ -62,14 +84,24 @@ class StepView:
             {
                 "at": at,
                 "step": one.step,
-                "for_s": one.for_s,
-                "usual_s": one.usual_s,
-                "cause": printable(one.cause[:20]),
-                "servers": [printable(server[:64]) for server in one.servers[:16]],
+                "for_s": plain_number(one.for_s),
+                "usual_s": plain_number(one.usual_s),
+                "cause": shown(one.cause, WORD_CHARS),
+                "servers": [shown(server, NAME_CHARS) for server in one.servers[:16]],
                 "stages": list(one.stages[:16]),
-                "why": printable(one.why[:WHY_CHARS]),
-                "text": printable(one.text[:WHY_CHARS]),
+                "why": shown(one.why, WHY_CHARS),
+                "text": shown(one.text, WHY_CHARS),
             }
             for at, one in self._stalls
         ]
         return {"now": stalls[-1] if stalls and self._open else None, "stalls": stalls}
+
+
+def _stage(one: StageTimes) -> dict[str, Any]:
+    """A stage's seconds, as JSON has them."""
+    return {
+        "servers": one.servers,
+        **{name: plain_number(getattr(one, name)) for name in PARTS},
+        "busiest": shown(one.busiest, NAME_CHARS),
+        "doubtful": one.doubtful,
+    }

@@ -100,10 +100,18 @@ class TimeLeft:
             self._slots.append(self._step - self._slot_step)
             self._slot_step = self._step
             self._slot_ends += SLOT_S
-            if at > self._slot_ends + SLOTS_MAX * SLOT_S:  # a clock that was set forward
-                self._slot_ends = at + SLOT_S
+            if at > self._slot_ends + SLOTS_MAX * SLOT_S:
+                self._forget(at)
         while len(self._recent) > 1 and self._recent[1][0] <= at - RECENT_S:
             self._recent.popleft()
+
+    def _forget(self, at: float) -> None:
+        """Begin anew: the clock was set forward, as that of a machine which began in 1970."""
+        self._began, self._slot_step = (at, self._step), self._step
+        self._slot_ends = at + SLOT_S
+        self._slots.clear()
+        self._recent.clear()
+        self._recent.append((at, self._step))
 
     def _present(self, at: float, usual: float) -> float:
         """Steps a second over the last half hour."""

@@ -40,6 +40,7 @@ from p2pswarm.progress.events import (
     name_of,
 )
 from p2pswarm.progress.servers_view import (
+    CURRENCY_CHARS,
     NAME_CHARS,
     NUMBER_MAX,
     STAGES_MAX,
@@ -58,7 +59,6 @@ STALL_LEAST_S = 1.0  # steps of milliseconds vary more than threefold, and nobod
 STALLS_MAX = 100
 NODES_MAX = 256  # whose newest event is remembered
 HOUR_S = 3_600.0
-CURRENCY_CHARS = 3
 HOURS_MAX = 48  # since last evening, also after a day away
 Snapshot = dict[str, Any]
 """A run at one moment, as `RunView.to_json` has it; docs/watch.md has its fields."""
@@ -181,6 +181,9 @@ class RunView:
                 self._wait(event.stages, at)
             case CostSoFar():
                 self.cost = event
+            case Peers(peers=(line,)) if line.peer == told.by and node.role != "trainer":
+                led = any(one.role == "trainer" for one in self._nodes.values())
+                self.servers.on_own(line, at, led=led)
             case Peers() | MachineFacts() | Joined() | Serving() | Left():
                 self._on_servers(event, at)
             case _:
@@ -279,7 +282,7 @@ class RunView:
             },
             "waiting": {"stages": list(self.waiting), "since": self.waiting_since},
             "why": self.why,
-            "phases": self._steps.phases(),
+            "phases": self._steps.phases(self.servers.name),
             "waits": self._steps.waits(),
             "slowest": self.slowest,
             "stages": self._stage_rows(now_s),

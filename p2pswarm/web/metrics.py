@@ -8,6 +8,7 @@ Alert on the age of the last commit, and not on a rate: a rate is a mean of what
 Source:  https://prometheus.io/docs/practices/naming; docs/metrics.md.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -96,14 +97,14 @@ def _progress(run: Mapping[str, Any]) -> Iterator[Metric]:
     for state, key in MICROBATCH_STATES.items():
         counts.add_metric((state,), run["counts"][key])
     yield counts
+    money = CounterMetricFamily(
+        "p2pswarm_cost", "What the run has cost, as its members say.", labels=("currency",)
+    )
     if (cost := run.get("cost")) is not None and cost["total"] is not None:
-        money = CounterMetricFamily(
-            "p2pswarm_cost", "What the run has cost, as its members say.", labels=("currency",)
-        )
         currency = cost["currency"]
         known = currency.isascii() and currency.isalpha() and currency.isupper()
         money.add_metric((currency if known else "",), cost["total"])
-        yield money
+    yield money
 
 
 def _stages(run: Mapping[str, Any]) -> Iterator[Metric]:
@@ -116,11 +117,11 @@ def _stages(run: Mapping[str, Any]) -> Iterator[Metric]:
     queue = GaugeMetricFamily(
         "p2pswarm_queue_seconds", "Mean wait of a microbatch at a stage.", labels=("stage",)
     )
-    states = [(one["stage"], one["state"]) for one in run["servers"].values()]
+    states = Counter((one["stage"], one["state"]) for one in run["servers"].values())
     for row in run["stages"]:
         stage = row["stage"]
         for state in SERVER_STATES:
-            servers.add_metric((str(stage), state), states.count((stage, state)))
+            servers.add_metric((str(stage), state), states[stage, state])
         rate.add_metric((str(stage),), row["rate_per_s"])
         if row["queue_s"] is not None:
             queue.add_metric((str(stage),), row["queue_s"])

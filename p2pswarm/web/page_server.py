@@ -25,6 +25,7 @@ from p2pswarm.net.os.sockets import SocketListener
 from p2pswarm.web.connection_slots import ConnectionSlots
 from p2pswarm.web.gate import (
     METHODS,
+    PROBES,
     SECURITY_HEADERS,
     TOKEN_KEY,
     PageGate,
@@ -179,7 +180,8 @@ class PageServer(Closing):
                 return _closed(303, "", {"Location": to, "Set-Cookie": cookie})
             case Refusal(status, reason):
                 return _closed(status, reason, {"Allow": ", ".join(METHODS)})
-        self._slots.on_pass(request.protocol)
+        if request.path not in PROBES:  # which show no token, and hold no slot
+            self._slots.on_pass(request.protocol)
         if request.path == "/stream":
             return await self._stream(request)
         answer = self._answers.get(request.path)
@@ -211,6 +213,7 @@ class PageServer(Closing):
         answer = health.live(now_s) if name == "livez" else health.ready(now_s)
         response = _json(answer.to_json())
         response.set_status(answer.status)
+        response.force_close()
         return response
 
     async def _stream(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -15,6 +15,7 @@ from typing import Any
 from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.progress.event_lines import EventLine
 from p2pswarm.progress.events import Stepped, name_of
+from p2pswarm.progress.servers_view import NAME_CHARS, shown
 from p2pswarm.progress.view import FIGURE_EVENTS, RunView
 from p2pswarm.web.health import NodeHealth
 from p2pswarm.web.streams import EventStreams, message
@@ -46,9 +47,13 @@ class StepHistogram:
 class RunPage:
     """The page of one node."""
 
-    def __init__(self, health: NodeHealth, wall: Callable[[], float]) -> None:
-        """`health`: of the node; `wall`: the wall clock; in a replay, that of its newest event."""
+    def __init__(self, health: NodeHealth, wall: Callable[[], float], process: str = "") -> None:
+        """`health`: of the node; `wall`: the wall clock; in a replay, that of its newest event.
+
+        `process`: a text that no other process has, which counts lines anew.
+        """
         self.role = health.role
+        self.process = process
         self.health = health
         self.view = RunView()
         """The run; whoever gives events to the page gives them to this first."""
@@ -88,13 +93,14 @@ class RunPage:
             self._next_line_s = self._bucket.next_s()
             self.streams.on_gap(self.left_out - self._gap)
             self._gap = self.left_out
-            shown = {
+            line = {
                 "at": told.at,
-                "by": told.by,
+                "by": shown(told.by, NAME_CHARS),
                 "event": name_of(type(event)),
-                "text": event.text[:TEXT_CHARS_MAX],
+                "text": shown(event.text, TEXT_CHARS_MAX),
             }
-            self.streams.on_line(json.dumps(shown, separators=(",", ":")))
+            # not as ASCII, in which a reason of emoji is too long for a line, and nobody sees it
+            self.streams.on_line(json.dumps(line, separators=(",", ":"), ensure_ascii=False))
 
     def end(self) -> None:
         """End all streams: the node leaves."""
@@ -117,6 +123,7 @@ class RunPage:
         run = self.view.to_json(self._wall(), events=0, curves=False)
         return {
             "role": self.role,
+            "process": self.process,
             "run": run,
             "you": dict(self.own()),
             "left_out": self.left_out,

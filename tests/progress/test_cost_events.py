@@ -162,7 +162,18 @@ def test_the_page_of_a_terminal_says_when_and_for_how_much():
     lines = shown(run, 5_000.0)
 
     assert "done 1970-01-01 02:4" in lines
-    assert "$31.20 so far of $150.00   $1.83/h   $0.41/Mtoken" in lines
+    assert "$31.20 so far of $150.00   $1.83/h   $0.41/Mtoken useful" in lines
+
+
+def test_an_end_that_no_calendar_has_is_said_without_a_date():
+    """A run of steps without end that stands still in its first ones."""
+    run = Watched()
+    run.tell(begun(10**9), 0.0)
+    run.tell(Started(1_000), 0.0)
+    for step in range(1, 5):
+        run.tell(stepped(step), 10.0 * step)
+
+    assert "not done within a century at this speed" in shown(run, 3_600.0)
 
 
 def test_the_page_of_a_run_without_prices_has_no_word_of_money():

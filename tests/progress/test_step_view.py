@@ -1,6 +1,7 @@
 """Events of phases and stalls in lines, and what pages show of them."""
 
 import json
+import math
 
 import pytest
 
@@ -9,6 +10,7 @@ from p2pswarm.progress.events import (
     Begun,
     Ended,
     LeadershipTaken,
+    MachineFacts,
     MicrobatchCounts,
     Phases,
     Stalled,
@@ -99,3 +101,34 @@ def test_what_peers_may_have_written_is_printable_and_short():
 
     assert "\\u001b" not in shown
     assert len(json.dumps(view.waits())) < 5_000
+
+
+def test_numbers_of_a_hostile_log_are_plain_and_its_lists_bounded():
+    """Else one line of a log ends every stream of its page."""
+    for number in (math.nan, math.inf, 1e300):
+        view = RunView()
+        stage = StageTimes(1, *[number] * 6, busiest="\x1b" * 10_000)
+        chain = (ChainPart("\x1b" * 10_000, 2**62, "\x1b" * 10_000, number),) * 5_000
+        for told in lines(
+            Phases(12, number, (stage,) * 5_000, chain),
+            Stalled(13, number, number, "link", (), (), "why"),
+        ):
+            view.on_event(told)
+
+        text = json.dumps(view.to_json(100.0, events=0), allow_nan=False)
+
+        assert "\\u001b" not in text
+        assert len(text) < 1_000_000
+
+
+def test_the_parts_of_the_slowest_chain_name_their_machines():
+    view = RunView()
+    for told in lines(MachineFacts("k7f2", "attic"), PHASES):
+        view.on_event(told)
+
+    phases = view.to_json(100.0)["phases"]
+
+    assert phases["chain"][0]["text"] == (
+        "2.9 s until the last microbatch sets out, k7f2 (attic) of stage 0 is busiest"
+    )
+    assert "k7f2 (attic)" in phases["text"]

@@ -43,6 +43,17 @@ def test_nothing_is_said_before_there_is_anything_to_go_by():
     assert run.estimate(1.0, 100) is None
 
 
+def test_a_clock_that_was_set_forward_by_years_begins_the_history_anew():
+    """A machine without a clock of its own begins in 1970."""
+    run = steady(1.0, 100)
+    now = 1_764_000_000.0
+    run.on_step(now, 101)
+    for step in range(102, 202):
+        run.on_step(now + step - 101, step)
+
+    assert found(run, now + 100.0, 301).left_s == pytest.approx(100.0, rel=0.1)
+
+
 def test_nothing_is_said_of_a_run_that_has_done_all_its_steps():
     assert steady(1.0, 10).estimate(10.0, 10) is None
 

@@ -3,6 +3,7 @@
 import heapq
 import json
 import math
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
@@ -148,6 +149,30 @@ def test_a_server_that_its_trainer_knows_no_more_is_lost():
 
     row = telling.shown()["servers"]["ann"]
     assert (row["state"], row["since"]) == ("lost", 1_000.0)
+
+
+def test_logs_of_servers_beside_their_trainers_make_nobody_lost():
+    """A server tells of itself alone; its trainer lists all, each 10.5 s here."""
+    view = RunView()
+    trainer, *servers = (Telling(view, by=by) for by in ("k7f2", "ann", "bob"))
+    lines = [PeerLine(name, 0, True, 0, 1.0, price_per_hour=0.5) for name in ("ann", "bob", "cid")]
+    trainer.tell(BEGUN, *(Serving(line.peer, 0) for line in lines))
+    for tick in range(1, 1_200):
+        for each in (trainer, *servers):
+            each.at += 0.5
+        if tick % 21 == 0:
+            trainer.tell(Peers(tuple(lines)))
+        for server, line in zip(servers, lines, strict=False):
+            if tick % 20 == 3:
+                server.tell(Peers((replace(line, price_per_hour=None, queued=7),)))
+        rows = trainer.shown()["servers"]
+        assert [row["state"] for row in rows.values()] == ["ready"] * 3
+    assert [row["price_per_hour"] for row in rows.values()] == [0.5] * 3
+
+    trainer.tell(Left("ann", 0, Departure.LOST, "no answer", 0))
+    servers[0].tell(Peers((lines[0],)))
+
+    assert trainer.shown()["servers"]["ann"]["state"] == "lost"
 
 
 def test_under_another_trainer_all_servers_join_anew():

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
@@ -81,7 +82,10 @@ class FedPage:
 def fed_page(clock: Callable[[], float], role: str = "trainer") -> FedPage:
     wall = WallClock()
     return FedPage(
-        RunPage(NodeHealth(role, clock()), wall), EventNumbers(RUN, "k7f2", wall), wall, clock
+        RunPage(NodeHealth(role, clock()), wall, secrets.token_hex(4)),
+        EventNumbers(RUN, "k7f2", wall),
+        wall,
+        clock,
     )
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from make_page_pictures import BYTES_MAX, SHOTS
 from make_page_pictures import main as pictures
-from web.harness import MICROBATCHES, begun, peers, served_page, stepped
+from web.harness import MICROBATCHES, RUN, begun, peers, served_page, stepped
 
+from p2pswarm.progress.cost_events import CostSoFar
 from p2pswarm.progress.events import (
     Begun,
     Checkpointed,
@@ -20,13 +21,17 @@ from p2pswarm.progress.events import (
     HeldOut,
     Joined,
     Left,
+    MachineFacts,
     Note,
     PeerLine,
     Peers,
+    Phases,
     Serving,
     Stalled,
     Waiting,
 )
+from p2pswarm.progress.step_seconds import ChainPart, StageTimes
+from p2pswarm.web.streams import VIEWERS_MAX
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -154,6 +159,21 @@ async def test_a_stall_names_whom_the_run_waits_for():
             assert await tab.locator("#stages", has_text="as fast as this").count() == 0
 
 
+async def test_marks_upon_marks_paint_over_no_other_row():
+    """Sixty accents on one letter reach over half a phone."""
+    async with served_page() as fed:
+        fed.tell(*begun(), stepped(1), MachineFacts("peer0", "a" + "\u0301" * 60))
+        fed.tell(Note("a" + "\u0301" * 400))
+        async with opened(fed, "phone") as (tab, _):
+            await shows(tab, "#list", "\u0301")
+            clips = await tab.evaluate(
+                "[...document.querySelectorAll('.machines li, #list li')].map("
+                "row => getComputedStyle(row).overflowY)"
+            )
+
+    assert set(clips) == {"clip"}
+
+
 async def test_a_server_tells_its_own_part_and_nothing_of_what_it_does_not_know():
     """Else the page of who lends a machine says that nobody serves the other stages."""
     async with served_page(role="stage") as fed:
@@ -221,6 +241,102 @@ async def test_the_page_says_that_the_node_is_gone_and_comes_back_with_it():
         await shows(tab, "#top", "2 / 2")
         await tab.locator("#lost").wait_for(state="hidden", timeout=60_000)
         assert await tab.locator("#list li[data-event='begun']").count() == 1
+
+
+async def test_another_process_of_the_node_is_shown_from_its_first_event():
+    """Its lines are counted anew, and may be more than those that the page had."""
+    async with served_page() as fed:
+        fed.tell(*begun(), *(Note(f"old {number}") for number in range(5)))
+        tabs = contextlib.AsyncExitStack()
+        tab, _ = await tabs.enter_async_context(opened(fed))
+        await shows(tab, "#list", "old 4")
+        await fed.server.close()
+    async with tabs, served_page(fed.address.port) as later:
+        later.tell(*begun(), *(Note(f"new {number}") for number in range(50)))
+
+        await shows(tab, "#list", "new 49")
+        await shows(tab, "#list", "new 0")
+        assert await tab.locator("#list li", has_text="old").count() == 0
+
+
+async def test_a_page_without_a_stream_asks_from_time_to_time_and_says_so():
+    async with served_page() as fed:
+        fed.tell(*begun(), *(stepped(step) for step in range(1, 30)))
+        others = [fed.page.streams.open() for _ in range(VIEWERS_MAX)]
+        async with opened(fed) as (tab, _):
+            await shows(tab, "#top", "29 / 2")
+            await shows(tab, "#lost:not([hidden])", "16 pages follow already")
+
+            fed.page.streams.close(others[0])
+
+            await shows(tab, "#list", "training begins")
+            await tab.locator("#lost").wait_for(state="hidden", timeout=60_000)
+
+
+async def test_an_hour_without_a_step_is_the_slowest_of_a_night():
+    async with served_page() as fed:
+        evening = fed.wall.at
+        fed.tell(*begun(), *(stepped(step, 60.0) for step in range(1, 121)), after_s=60.0)
+        fed.wall.at += 3 * 3_600.0
+        fed.tell(*(stepped(step, 60.0) for step in range(121, 241)), after_s=60.0)
+        async with opened(fed) as (tab, wrong):
+            await shows(tab, "#top", "240 / 2")
+            looked = f"localStorage.setItem('look {RUN}', '{{\"at\": {evening}, \"step\": 5}}')"
+            await tab.add_init_script(looked)  # leaving the page keeps its own
+            await tab.reload()
+            await shows(tab, "#night", "235 steps done")
+            await shows(tab, "#night", ", 0 % of the fastest")
+            assert wrong == []
+
+
+async def test_the_cost_has_its_currency_and_each_price_as_it_was_told():
+    cost = CostSoFar("EUR", 5.1, 24.1, 2.0, 7.0, 0.96, 1.24, 0.12, 0.0, 70e6, 1.83, 150.0)
+    prices = (("peer0", 0.35, "EUR"), ("peer1", 0.5, "USD"))
+    lines = (
+        PeerLine(server, 0, True, 0, 1.0, price_per_hour=price, currency=currency)
+        for server, price, currency in prices
+    )
+    async with served_page() as fed:
+        fed.tell(*begun(), *(stepped(step) for step in range(1, 30)), cost, Peers(tuple(lines)))
+        async with opened(fed) as (tab, wrong):
+            await shows(tab, "#top", "0.41 EUR/Mtoken useful, 31.20 EUR so far of 150.00")
+            await shows(tab, ".machines", "0.35 EUR/h, as told")
+            await tab.click("nav a[href='/cost']")
+            await shows(tab, "#cost", "1.83 EUR/h")
+            text = await tab.inner_text("#cost")
+
+    assert "0.45 EUR/Mtoken" in text
+    assert "7.00 EUR" in text
+    assert "peer1 (machine-1)\t0.50 USD/h: not counted, the run counts in EUR" in text
+    assert wrong == []
+
+
+async def test_where_the_seconds_of_ten_stages_go_is_told_to_the_end_of_the_step():
+    rows = (StageTimes(2, 0.4, 0.9, 0.02, 1.2, 0.3, 0.02, "peer3", 1),) * 10
+    chain = (
+        ChainPart("filling", 3, "peer3", 0.9),
+        *(ChainPart("forward", stage, f"peer{stage}", 0.1) for stage in range(10)),
+        *(ChainPart("backward", stage, f"peer{stage}", 0.09) for stage in range(9, -1, -1)),
+        ChainPart("closing", None, "", 0.001),
+        ChainPart("averaging", 3, "peer3", 0.1),
+        ChainPart("deciding", None, "", 0.1),
+    )
+    async with served_page() as fed:
+        fed.tell(*begun(10, 20), *(stepped(step) for step in range(1, 30)))
+        fed.tell(Phases(29, 3.0, rows, chain))
+        async with opened(fed, "phone") as (tab, wrong):
+            await tab.click("nav a[href='/why']")
+            await shows(tab, "#why", "until the record is decided")
+            text = await tab.inner_text("#why")
+            width = await tab.evaluate("document.documentElement.scrollWidth")
+
+    assert "100 ms backward" not in text
+    assert "90 ms backward at peer0 (machine-0) of stage 0" in text
+    assert "1 ms in 1 shorter part" in text
+    assert "stage 9, 2 servers: forward 400 ms" in text
+    assert "peer3 (machine-3) waited least; 1 server left out" in text
+    assert width <= WIDTHS["phone"][0]
+    assert wrong == []
 
 
 async def test_without_the_link_there_is_one_sentence():

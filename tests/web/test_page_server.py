@@ -120,6 +120,18 @@ async def opened_stream(fed, **headers):
     return reader, writer
 
 
+async def test_probes_without_a_token_hold_no_slot():
+    async with served_page() as fed:
+        probes = [await asyncio.open_connection(*host_port(fed)) for _ in range(SLOTS)]
+        for reader, writer in probes:
+            writer.write(f"GET /livez HTTP/1.1\r\nHost: {fed.address}\r\n\r\nGET /l".encode())
+            await reader.readuntil(b"turns")
+
+        assert status(await fed.got("/view")) == 200
+        for _, writer in probes:
+            writer.close()
+
+
 async def test_a_stream_has_the_run_and_goes_on_where_it_was():
     async with served_page() as fed:
         fed.tell(*begun(), stepped(1), peers())
@@ -219,6 +231,19 @@ async def test_metrics_are_as_prometheus_reads_them_and_no_label_is_of_a_strange
         if "le" in s.labels
     }
     assert (histogram["0.5"], histogram["500.0"], histogram["+Inf"]) == (1, 1, 2)
+
+
+async def test_a_reason_of_any_characters_is_a_line():
+    """Of a machine that goes people see why, whatever it is called."""
+    async with served_page() as fed:
+        for reason in ("\U0001f600" * 400, "\ud800" * 400, '"\\\x00' * 400):
+            fed.tell(Left("peer1", 1, Departure.LOST, reason, 0, "\U0001f600" * 60))
+        reader, writer = await opened_stream(fed)
+        text = (await reader.readuntil(b"event: view")).decode()
+        writer.close()
+
+    assert text.count("event: line") == 3
+    assert "\U0001f600" * 300 in text
 
 
 async def test_events_that_are_too_many_are_left_out_and_counted():

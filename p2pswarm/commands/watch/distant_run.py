@@ -6,11 +6,13 @@ of a server that is gone only that it is.
 Units:   seconds; rates in tokens a second.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
 from p2pswarm.base.ids import PeerId
 from p2pswarm.node.progress.common_events import MEASURED
+from p2pswarm.progress.cost_events import CostSoFar
 from p2pswarm.progress.events import (
     Checkpointed,
     Departure,
@@ -61,6 +63,8 @@ class DistantRun:
             events.append(Stepped(*figures, seconds=self._seconds))
         if status.held_out is not None and (before is None or status.held_out != before.held_out):
             events.append(HeldOut(status.done, status.held_out))
+        if status.spent is not None and (before is None or status.spent != before.spent):
+            events.append(CostSoFar(**dataclasses.asdict(status.spent), seconds=self._seconds))
         if status.saved is not None and (before is None or status.saved != before.saved):
             events.append(Checkpointed(status.saved, "where its trainer saves", 0.0))
         if status.ended and not (before and before.ended):

@@ -5,6 +5,7 @@ Errors:  Unusable for a file that cannot be read, or that has no event.
 
 import asyncio
 import json
+import secrets
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -17,7 +18,7 @@ from rich.live import Live
 from p2pswarm.base.exit_codes import INTERRUPTED
 from p2pswarm.commands.arguments import say, say_beside
 from p2pswarm.commands.watch.replay import replay
-from p2pswarm.node.page import places_of, served, token_of
+from p2pswarm.node.page import PROCESS_BYTES, places_of, served, token_of
 from p2pswarm.node.progress.event_files import read_events
 from p2pswarm.node.progress.output import draws, terminal, time_of, write_line
 from p2pswarm.node.stack.node_page import page_link
@@ -73,7 +74,7 @@ async def show(
     """
     view, clock = RunView(), asyncio.get_running_loop().time
     now = wall or (lambda: view.newest_at or 0.0)
-    shown = RunPage(NodeHealth("watch", clock()), now)
+    shown = RunPage(NodeHealth("watch", clock()), now, secrets.token_hex(PROCESS_BYTES))
     shown.view = view
     shown.health.of_role = lambda: HealthAnswer(ok=True, why="shows a run")
     places = places_of(config, "watch", in_terminal=draws(console))
@@ -83,18 +84,22 @@ async def show(
     token = token_of(None)
     async with served(shown, places, token, config.names) as address:
         write_line(f"page {page_link(address, token)}")
-        await draw(with_page(events, shown, clock), console, view, now)
+        await draw(with_page(events, shown), console, view, now)
         write_line("that is all; the page stays until Ctrl-C")
         await asyncio.Event().wait()
 
 
-async def with_page(
-    events: AsyncIterator[EventLine], shown: RunPage, clock: Callable[[], float]
-) -> AsyncIterator[EventLine]:
-    """Give the same events, and have a page show each when it was taken."""
+async def with_page(events: AsyncIterator[EventLine], shown: RunPage) -> AsyncIterator[EventLine]:
+    """Give the same events, and have a page show each when it was taken.
+
+    What is too much for people is so by the clock of the run: a fast replay leaves out no more.
+    """
+    passed_s, before = 0.0, None
     async for told in events:
         yield told
-        shown.on_line(told, clock())
+        passed_s += 0.0 if before is None else max(0.0, told.at - before)
+        before = told.at
+        shown.on_line(told, passed_s)
 
 
 async def draw(

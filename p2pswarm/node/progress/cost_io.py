@@ -120,12 +120,12 @@ class CostKeeper:
         if not self._leads:
             return None
         spent = self.cost.spent(now_s)
+        self._tell_remarks(spent)  # a price that is not counted is told, though it is the only one
         if spent.nothing:
             return None
         if last or now_s >= self._tell_s:
             self._tell_s = now_s + TELL_S
             self.tell(self._event(spent))
-        self._tell_remarks(spent)
         mark = None
         if spent.currency == self.cost.terms.currency:
             mark = self._budget.on_cost(spent.total)

@@ -30,6 +30,7 @@ from p2pswarm.settings.limits import is_web
 SEND_S = 20.0  # for a command to end, or a service to answer
 LAST_S = 5.0  # for what is left when the trainer ends
 LOOK_S = 0.05  # at a command that runs
+KILLED_S = 0.5  # the loop waits for so long: one of another user, or of a dead disk, may stay
 WAITING_MAX = 16  # alerts that wait to be sent; there are six kinds, each once in ten minutes
 NAMES = "event", "run", "id", "step", "text"
 """The fields that a command has in its environment, too."""
@@ -223,7 +224,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     else:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(KILLED_S)
 
 
 async def post(url: str, fields: dict[str, object]) -> str:

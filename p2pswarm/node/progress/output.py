@@ -16,6 +16,7 @@ from rich.live import Live
 
 from p2pswarm.base.standard_streams import REAL, STDOUT
 from p2pswarm.base.tasks import OwnedTasks
+from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.progress.event_lines import EventLine
 from p2pswarm.progress.page import SILENCE_MAX_S, LineFormat, page
 from p2pswarm.progress.printable import printable
@@ -24,6 +25,7 @@ from p2pswarm.progress.view import RunView
 Tell = Callable[[EventLine], None]
 
 LOOK_EVERY_S = 5.0  # for a silence of a minute
+DRAW_LEAST_S = 1.0  # one of 20 servers takes 20 ms of the loop, and events may be hundreds a second
 DRAW_EVERY_S = 1.0  # the page says how long ago things were
 
 
@@ -72,7 +74,8 @@ async def output(kind: str, title: str) -> AsyncIterator[Tell]:
             tasks.spawn(_end_silence(lines, clock))
             yield lambda told: _write_if(lines.line(told.event, clock(), shown_time()))
             return
-        view = RunView()
+        view, clock = RunView(), asyncio.get_running_loop().time
+        draws_left = TokenBucket(DRAW_LEAST_S, 1)
         with Live(console=console, auto_refresh=False) as live:
 
             def draw() -> None:
@@ -80,10 +83,14 @@ async def output(kind: str, title: str) -> AsyncIterator[Tell]:
 
             def tell(told: EventLine) -> None:
                 view.on_event(told)
-                draw()
+                if draws_left.take(clock()):  # else it is drawn within a second
+                    draw()
 
             tasks.spawn(_draw_again(draw))
-            yield tell
+            try:
+                yield tell
+            finally:
+                draw()
     finally:
         await tasks.close()
         STDOUT.end()

@@ -35,9 +35,11 @@ from p2pswarm.progress.events import (
 )
 from p2pswarm.progress.printable import printable
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.cost import MachinePrice
 from p2pswarm.run.messages.field_limits import MEMBERS_MAX
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceAsked, OrderedMove
+from p2pswarm.trainer.reports.cost import ServerPriced
 from p2pswarm.trainer.reports.leadership import Leads, StandbyTaken, SteppedDown, TrainerEnlisted
 from p2pswarm.trainer.reports.reports import (
     ChainGrown,
@@ -93,6 +95,8 @@ class Reporter:
         self._peers_told_s = float("-inf")
         self._facts: dict[bytes, FactsKnown] = {}
         """What each server has told of its machine; one that comes back is known."""
+        self._prices: dict[bytes, MachinePrice] = {}
+        """What the owner of each server says that it costs."""
         self._head = ChainGrown(0, b"")
         self._why_told = ""
         self._why_told_s = float("-inf")
@@ -109,6 +113,8 @@ class Reporter:
                 return self._on_member(report, seconds, now_s)
             case FactsKnown():
                 return self._on_facts(report, seconds)
+            case ServerPriced(incarnation, price):
+                self._on_price(incarnation.peer, price)
             case BalanceAsked():
                 return self._why(report, seconds, now_s)
             case WentBack():
@@ -192,8 +198,20 @@ class Reporter:
     def _lines(self, now_s: float) -> Iterator[PeerLine]:
         """All servers; one that has fallen silent counts nothing, whatever it told last."""
         for one, line in self._peers.items():
-            silent = now_s > self._loaded_s.get(one, now_s) + LOAD_OLD_S
-            yield dataclasses.replace(line, rate_per_s=0.0) if silent else line
+            changed: dict[str, Any] = {}
+            if now_s > self._loaded_s.get(one, now_s) + LOAD_OLD_S:
+                changed["rate_per_s"] = 0.0
+            if (price := self._prices.get(one.peer)) is not None:
+                changed |= {"price_per_hour": price.per_hour, "currency": price.currency}
+            yield dataclasses.replace(line, **changed) if changed else line
+
+    def _on_price(self, peer: bytes, price: MachinePrice) -> None:
+        """Remember a price that is one; a machine of its owner's own has none."""
+        self._prices.pop(peer, None)
+        if price.per_hour:
+            self._prices[peer] = price
+        if len(self._prices) > MEMBERS_MAX:
+            del self._prices[next(iter(self._prices))]
 
     def _on_facts(self, report: FactsKnown, seconds: float) -> list[Event]:
         """Tell of a machine once; an incarnation that says more than once is not heard."""

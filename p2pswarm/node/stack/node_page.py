@@ -85,8 +85,17 @@ class NodePage:
             "reachable": self.reachable,
             "stop": STOP.format(self._config.serve.grace_s),
             "files": FILES,
+            **self._price(),
             **self.of_role(),
         }
+
+    def _price(self) -> dict[str, Any]:
+        """What this machine costs, as its owner set it; nothing for one of its own."""
+        config = self._config
+        of = config.train if config.role == "trainer" else config.serve
+        if config.role == "bootstrap" or not of.price_per_hour:
+            return {}
+        return {"price_per_hour": of.price_per_hour, "currency": of.currency}
 
 
 def path_name(link: Link) -> str:

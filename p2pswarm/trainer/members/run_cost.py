@@ -83,6 +83,8 @@ class RunCost:
         self._machines: dict[bytes, _RentedMachine] = {}
         self._away: dict[bytes, _RentedMachine] = {}
         """Those that are lost, the first one first."""
+        self._told_per_hour: float | None = None
+        """What all strangers together say; None: it is to be added up anew."""
         self._standbys: dict[bytes, float] = {}
         """Prices of the trainers that stand by."""
         self._leads = False
@@ -123,6 +125,7 @@ class RunCost:
             self._add("idle", cost)
         self._leads, self._now_s = True, now_s
         self._machines.clear()
+        self._told_per_hour = None
         self._away.clear()
 
     def on_step_down(self, now_s: float) -> None:
@@ -130,6 +133,7 @@ class RunCost:
         self.spent(now_s)
         self._leads, self._told_s = False, now_s
         self._machines.clear()
+        self._told_per_hour = None
         self._standbys.clear()
 
     def on_price(
@@ -140,6 +144,7 @@ class RunCost:
         self._settle(now_s)
         machine.trust = Trust.INVITED if invited else Trust.OTHER
         machine.per_hour = self._counted(price)
+        self._told_per_hour = None
         self.spot += price.spot
 
     def on_standby(self, peer: bytes, price: MachinePrice | None, now_s: float) -> None:
@@ -204,8 +209,10 @@ class RunCost:
     @property
     def told_per_hour(self) -> float:
         """What servers that nobody invited say that they cost, all together."""
-        others = (one for one in self._machines.values() if one.trust is Trust.OTHER)
-        return math.fsum(one.per_hour for one in others)
+        if self._told_per_hour is None:  # each word of each server asks for it
+            others = (one for one in self._machines.values() if one.trust is Trust.OTHER)
+            self._told_per_hour = math.fsum(one.per_hour for one in others)
+        return self._told_per_hour
 
     @property
     def _own_per_hour(self) -> float:
@@ -238,11 +245,13 @@ class RunCost:
                 machine = _RentedMachine(one.number, now_s)
             machine.ready = False
             self._machines[one.peer] = machine
+            self._told_per_hour = None
         machine.number = one.number
         return machine
 
     def _lose(self, peer: bytes) -> None:
         self._away[peer] = self._machines.pop(peer)
+        self._told_per_hour = None
         if len(self._away) > MEMBERS_MAX:
             del self._away[next(iter(self._away))]
 

@@ -7,6 +7,9 @@ const TEXT_MAX = 500; // characters of one text
 const QUIET_MS = 15000; // the node sends something each second
 const CURVES_MS = 30000; // what is drawn meanwhile is replaced by the node's own, thinned curve
 const RETRY_MS = 1000, RETRY_MAX_MS = 10000;
+const VIEWERS_MAX = 16; // that the node lets follow
+const DAY_S = 72000; // what is older has its date
+const CENTURY_S = 100 * 365 * 86400;
 const LOOK_S = 600; // who was away for less does not ask what has happened
 const SVG = "http://www.w3.org/2000/svg";
 const PARTS = { "/": "run", "/you": "you", "/why": "why", "/cost": "cost" };
@@ -20,6 +23,8 @@ const page = {
   n: 0, // of the newest line
   curves: { loss: [], held_out: [], tokens_per_s: [] },
   source: null,
+  process: null, // of the node: another one counts its lines anew
+  polls: false, // it is asked again and again, and has no stream
   retry: RETRY_MS,
   refused: "",
   now: Date.now() / 1000, // the node's clock
@@ -30,7 +35,7 @@ const $ = (id) => document.getElementById(id);
 
 function plain(value, most = TEXT_MAX) {
   const text = String(value ?? "").slice(0, most + 1).replace(HIDDEN, "?");
-  return text.length > most ? text.slice(0, most - 1) + "…" : text;
+  return text.length > most ? text.slice(0, most - 1).replace(/[\ud800-\udbff]$/, "") + "…" : text;
 }
 
 function number(value, digits = 0) {
@@ -54,12 +59,20 @@ function span(seconds) {
   if (s < 120) return Math.round(s) + " s";
   if (s < 7200) return Math.round(s / 60) + " min";
   if (s < 172800) return Math.round(s / 3600) + " h";
-  return Math.round(s / 86400) + " days";
+  if (s < 2 * 31536000) return Math.round(s / 86400) + " days";
+  return number(s / 31536000) + " years";
+}
+
+function seconds(s) {
+  if (typeof s !== "number") return "–";
+  return s < 1 ? `${number(1000 * s)} ms` : `${number(s, s < 100 ? 1 : 0)} s`;
 }
 
 const ago = (at) => (typeof at === "number" ? span(page.now - at) : "–");
 const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
-const day = (at) => new Date(at * 1000).toLocaleString([], { weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hour12: false });
+const date = (at, more) => new Date(at * 1000).toLocaleString([], { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hour12: false, ...more });
+const day = (at) => date(at, { weekday: "short", ...(Math.abs(at - page.now) > 300 * 86400 ? { year: "numeric" } : {}) });
+const when = (at) => (page.now - at < DAY_S ? clock(at) : date(at));
 const mbit = (rate) => number((rate * 8) / 1e6, rate * 8 < 1e7 ? 1 : 0);
 const count = (n, one, many = one + "s") => number(n) + " " + (n === 1 ? one : many);
 
@@ -124,6 +137,7 @@ const MEANING = {
   "counted": "Microbatches of committed steps that every stage counts, each once.",
   "again": "Attempts that were given up, and sent again. They count once.",
   "void": "Microbatches in sums that were lost with their servers. They were computed anew.",
+  "cost": "What each machine's owner says that it costs, by the time that it was there: nobody has checked it. A million tokens without what is wasted.",
   "equal": "Servers whose weights and moments are those of their stage, by SHA-256, of those that told it.",
   "record": "The hash chain of decided steps: its length, and the first digits of its newest record.",
 };
@@ -134,28 +148,46 @@ function follow() {
   const source = new EventSource("/stream?after=" + page.n);
   page.source = source;
   source.addEventListener("view", (message) => {
-    page.shown = JSON.parse(message.data);
-    page.at = page.heard = Date.now();
+    const shown = JSON.parse(message.data);
+    const anew = page.process !== null && page.process !== shown.process;
+    page.process = shown.process;
     page.retry = RETRY_MS;
-    page.refused = "";
-    extend(page.shown.run);
-    render();
+    take(shown, false);
+    if (anew) begin();
   });
   source.addEventListener("line", (message) => {
     page.heard = Date.now();
     const n = Number(message.lastEventId);
-    if (n <= page.n && page.lines.length && n !== 1) return;
-    if (n < page.n) page.lines = []; // the node has begun anew
+    if (n <= page.n) return;
     page.n = n;
     page.lines.push(JSON.parse(message.data));
     if (page.lines.length > LINES_MAX) page.lines.splice(0, page.lines.length - LINES_MAX);
   });
   source.onerror = () => {
     source.close();
-    ask("/view").catch((error) => (page.refused = error.message));
+    ask("/view").then((shown) => take(shown, true), (error) => (page.refused = error.message));
     setTimeout(follow, page.retry);
     page.retry = Math.min(RETRY_MAX_MS, page.retry * 2);
   };
+}
+
+function take(shown, polls) {
+  page.shown = shown;
+  page.polls = polls;
+  page.at = page.heard = Date.now();
+  page.refused = "";
+  extend(shown.run);
+  render();
+}
+
+// Another process of the node: what is here of the one before is not of its lines and numbers.
+function begin() {
+  page.source.close();
+  page.lines = [];
+  page.n = 0;
+  listed = "";
+  page.curves = { loss: [], held_out: [], tokens_per_s: [] };
+  curves().then(follow);
 }
 
 async function ask(path) {
@@ -221,6 +253,11 @@ function possible(run) {
   return run.microbatches && Number.isFinite(slowest) ? (slowest * run.step_tokens) / run.microbatches : 0;
 }
 
+function doneText(eta) {
+  if (eta.left_s > CENTURY_S) return "not within a century at this speed";
+  return day(eta.at) + (eta.spread_s ? ` ± ${span(eta.spread_s)}` : "");
+}
+
 function top(run) {
   const [sign, tone, word] = STATES[run.state] || ["●", "", run.state];
   const found = troubles(run);
@@ -236,11 +273,11 @@ function top(run) {
     const most = possible(run);
     facts.push(fact("tokens/s", rate + (!over && most > run.tokens_per_s ? ` of ${short(most)} possible` : ""), MEANING["tokens/s"] + " Possible: " + MEANING.possible));
   }
-  if (run.eta && run.eta.at) facts.push(fact("done", day(run.eta.at) + (run.eta.spread_s ? ` ± ${span(run.eta.spread_s)}` : ""), MEANING.done));
+  if (run.eta && run.eta.at) facts.push(fact("done", doneText(run.eta), MEANING.done));
   else if (run.usual_step_s && run.steps > run.step && run.state === "training")
     facts.push(fact("done in about", span((run.steps - run.step) * run.usual_step_s), MEANING.done));
   const money = moneyLine(run.cost);
-  if (money) facts.push(fact("cost", money));
+  if (money) facts.push(fact("cost", money, MEANING.cost));
   if (lone.length && run.state === "training" && run.stages.length)
     facts.push(fact("one server alone:", "stage " + lone.join(", "), "If it goes, its stage waits for another server, or goes back to the last checkpoint."));
   return [
@@ -273,15 +310,15 @@ const WIDE = 520, HIGH = 170, LEFT = 46, FOOT = 22;
 
 function chart(points, { logX, byTime, area, dots = [], marks = [], label }) {
   const x = (point) => (byTime ? point[1] : logX ? Math.log10(Math.max(1, point[0])) : point[0]);
-  const finite = points.filter((point) => Number.isFinite(point[2]));
+  const finite = points.filter((point) => Math.abs(point[2]) < 1e18);
   const all = [...finite, ...dots];
   if (finite.length < 2) return ["figure", {}, ["figcaption", {}, label], ["p", { class: "soft" }, "nothing yet"]];
   const xs = all.map(x);
-  const low = Math.min(...xs), high = Math.max(...xs, low + 1e-9);
+  const low = Math.min(...xs), high = Math.max(...xs);
   const values = all.map((point) => point[2]);
   let bottom = area ? 0 : Math.min(...values), ceiling = Math.max(...values);
-  if (ceiling - bottom < 1e-9) ceiling = bottom + 1;
-  const px = (v) => LEFT + ((v - low) / (high - low)) * (WIDE - LEFT - 8);
+  if (ceiling - bottom <= Math.abs(bottom) * 1e-9) ceiling = bottom + Math.max(1, Math.abs(bottom));
+  const px = (v) => LEFT + ((v - low) / (high - low || 1)) * (WIDE - LEFT - 8);
   const py = (v) => 8 + (1 - (v - bottom) / (ceiling - bottom)) * (HIGH - FOOT - 8);
   const path = finite.map((point) => `${px(x(point)).toFixed(1)} ${py(point[2]).toFixed(1)}`).join("L");
   const inner = [];
@@ -326,6 +363,16 @@ function remember() {
   }
 }
 
+// An hour without an event is one without a step; what was before the first one is not known.
+function wholeHours(run, since) {
+  const known = new Map(run.hours.map((hour) => [hour.at, hour.steps]));
+  const end = run.ended ? run.committed : page.now;
+  const hours = [];
+  const first = Math.max(Math.ceil(since / 3600) * 3600, Math.min(...known.keys()));
+  for (let at = first; at + 3600 <= end && hours.length < 1000; at += 3600) hours.push({ at, steps: known.get(at) || 0 });
+  return hours;
+}
+
 function night(run) {
   if (before === null) {
     before = {};
@@ -339,7 +386,7 @@ function night(run) {
   if (!(away > LOOK_S)) return [];
   const now = totals(run);
   const grown = (key) => Math.max(0, now[key] - (before[key] || 0));
-  const hours = run.hours.filter((hour) => hour.at >= before.at && hour.at + 3600 <= page.now && hour.steps);
+  const hours = wholeHours(run, before.at);
   const slow = hours.reduce((low, hour) => (!low || hour.steps < low.steps ? hour : low), null);
   const most = Math.max(...hours.map((hour) => hour.steps), 1);
   return [
@@ -374,7 +421,7 @@ function machine(id, one, late) {
   const paths = pathsOf(one.links);
   if (paths) facts.push(["span", { title: MEANING.path }, paths]);
   if (one.unheard_s > 5) facts.push(["span", { class: "bad" }, `hears nothing from the trainer for ${span(one.unheard_s)}`]);
-  if (one.price_per_hour) facts.push(`${number(one.price_per_hour, 2)}/h, as told`);
+  if (one.price_per_hour) facts.push(["span", { title: MEANING.cost }, `${priceOf(one)}, as told`]);
   facts.push(`since ${ago(one.joined)}`);
   return ["li", {}, who, ...facts.map((each) => (Array.isArray(each) ? each : ["span", {}, each]))];
 }
@@ -434,7 +481,7 @@ function events() {
   const key = `${page.n} ${wanted} ${left}`;
   if (key === listed) return;
   listed = key;
-  draw($("list"), [...found].reverse().map((line) => ["li", { "data-event": plain(line.event, 40) }, ["time", { title: day(line.at) }, clock(line.at)], ["span", {}, SIGNS[line.event] || "·"], ["span", {}, plain(line.text)]]));
+  draw($("list"), [...found].reverse().map((line) => ["li", { "data-event": plain(line.event, 40) }, ["time", { title: day(line.at) }, when(line.at)], ["span", {}, SIGNS[line.event] || "·"], ["span", {}, plain(line.text)]]));
   $("shown").textContent = `${found.length} of the newest ${page.lines.length}` + (left ? `; ${number(left)} left out: too many a second` : "");
 }
 
@@ -464,7 +511,7 @@ function you(own, run) {
     fact("received", bytes(own.down_bytes || 0)),
     typeof own.version === "number" ? fact("weights of step", number(own.version)) : null,
     typeof own.unheard_s === "number" ? fact("trainer heard", span(own.unheard_s) + " ago") : null,
-    typeof own.price_per_hour === "number" ? fact("price", number(own.price_per_hour, 2) + "/h, as you set it") : null]);
+    typeof own.price_per_hour === "number" ? fact("price", priceOf(own) + ", as you set it") : null]);
   const answers = [["Reachable", plain(own.reachable) || "not known yet"], ["How do I stop it?", plain(own.stop)], ["Can this program read my files?", plain(own.files)], ["Who sees this page?", "who has the link that the node printed, on this machine. It shows, and changes nothing."]];
   lines.push(["h2", {}, "Questions"], ["dl", {}, ...answers.filter(([, text]) => text).flatMap(([name, text]) => [["dt", {}, name], ["dd", {}, text]])]);
   const carried = Object.entries(own.paths || {});
@@ -484,11 +531,11 @@ function why(run) {
   if (run.state === "stalled") rows.push(["p", { class: "bad" }, `▲ step ${number(run.step + 1)} takes ${ago(run.committed)}, usually ${span(run.usual_step_s)}`]);
   if (waits.now) rows.push(["p", { class: "bad" }, `▲ ${plain(waits.now.text)} (seen ${ago(waits.now.at)} ago)`]);
   else if (run.state === "training") rows.push(["p", { class: "good" }, "✓ nobody waits for longer than usual"]);
-  if (run.phases) rows.push(["h2", {}, `The seconds of step ${number(run.phases.step)}`], ["p", {}, "Slowest chain: " + plain(run.phases.text)], ...phaseRows(run.phases.stages));
-  if (waits.stalls.length) rows.push(["h2", {}, "Who waited for whom"], ["ul", { class: "plain" }, ...[...waits.stalls].reverse().slice(0, 20).map((stall) => ["li", {}, `${clock(stall.at)}  ${plain(stall.text)}`])]);
+  if (run.phases) rows.push(["h2", {}, `The seconds of step ${number(run.phases.step)}`], ...phaseRows(run), ["h2", {}, `What its end waited for, ${seconds(run.phases.took_s)} in all`], ...chainRows(run.phases));
+  if (waits.stalls.length) rows.push(["h2", {}, "Who waited for whom"], ["ul", { class: "plain" }, ...[...waits.stalls].reverse().slice(0, 20).map((stall) => ["li", {}, `${when(stall.at)}  ${plain(stall.text)}`])]);
   const stalls = [...run.stalls].reverse().slice(0, 20);
   rows.push(["h2", {}, "Steps that took three times as long as usual"]);
-  rows.push(stalls.length ? ["table", {}, ["tbody", {}, ...stalls.map((stall) => ["tr", {}, ["td", { class: "short" }, clock(stall.since)], ["td", {}, `after step ${number(stall.step)}`], ["td", {}, span(stall.seconds) + (stall.until ? "" : ", and it goes on")], ["td", {}, plain(stall.text) || (stall.waiting.length ? `no server of stage ${stall.waiting.join(", ")}` : "")]])]] : ["p", { class: "soft" }, "none"]);
+  rows.push(stalls.length ? ["table", {}, ["tbody", {}, ...stalls.map((stall) => ["tr", {}, ["td", { class: "short" }, when(stall.since)], ["td", {}, `after step ${number(stall.step)}`], ["td", {}, span(stall.seconds) + (stall.until ? "" : ", and it goes on")], ["td", {}, plain(stall.text) || (stall.waiting.length ? `no server of stage ${stall.waiting.join(", ")}` : "")]])]] : ["p", { class: "soft" }, "none"]);
   const nodes = Object.entries(run.nodes || {});
   rows.push(["h2", {}, "Views of nodes"], ["table", {}, ["tbody", {}, ...nodes.slice(0, 256).map(([by, node]) => ["tr", {}, ["td", { class: "name" }, plain(node.name || by, 64)], ["td", { class: "short" }, plain(node.role, 20)], ["td", {}, `${count(node.events, "event")}, the newest ${ago(node.at)} ago`]])]]);
   return rows;
@@ -496,23 +543,42 @@ function why(run) {
 
 const PHASES = ["forward_s", "backward_s", "transfer_s", "waiting_s", "averaging_s", "commit_s"];
 
-function phaseRows(stages) {
-  return stages.slice(0, 256).map((row, stage) => {
+// A server for people: its short id, and the name of its machine if that is known.
+function called(run, id) {
+  const name = Object.hasOwn(run.servers, id) ? run.servers[id].name : "";
+  return plain(id, 64) + (name ? ` (${plain(name, 64)})` : "");
+}
+
+function phaseRows(run) {
+  const rows = run.phases.stages.slice(0, 256).map((row, stage) => {
     const parts = PHASES.filter((key) => row[key] > 0).map((key) => [key.replace("_s", ""), row[key]]);
     const sum = parts.reduce((all, [, value]) => all + value, 0) || 1;
-    const busiest = row.busiest ? `; ${plain(row.busiest, 64)} waited least` : "";
-    return ["div", {}, ["p", {}, `stage ${stage}: ${parts.map(([key, value]) => `${key} ${number(value, 2)} s`).join(" · ") || "not measured"}${busiest}`],
+    const busiest = row.busiest ? `; ${called(run, row.busiest)} waited least` : "";
+    const doubt = row.doubtful ? `; ${count(row.doubtful, "server")} left out, whose claims do not fit the step` : "";
+    return ["div", {}, ["p", {}, ["b", {}, `stage ${stage}`], `, ${count(row.servers, "server")}: ${parts.map(([key, value]) => `${key} ${seconds(value)}`).join(" · ") || "not measured"}${busiest}${doubt}`],
       ["div", { class: "phases", "aria-hidden": "true" }, ...parts.map(([key, value]) => ["i", { "width%": (100 * value) / sum, title: key }, key])]];
   });
+  return [...rows, ["p", { class: "soft" }, "The mean of each stage's servers, as these say themselves."]];
+}
+
+// The slowest chain; of twenty stages, what took less than a fiftieth is one row.
+function chainRows(phases) {
+  const long = phases.chain.filter((part) => part.took_s >= phases.took_s / 50);
+  const rest = phases.chain.length - long.length;
+  const rest_s = phases.chain.reduce((sum, part) => sum + (long.includes(part) ? 0 : part.took_s || 0), 0);
+  return [["ul", { class: "plain" }, ...long.map((part) => ["li", {}, plain(part.text)]), rest ? ["li", { class: "soft" }, `${seconds(rest_s)} in ${count(rest, "shorter part")}`] : null],
+    ["p", { class: "soft" }, "By the clock of the trainer: one thing after another."]];
 }
 
 // What it costs
 
 const COSTS = {
-  total: "so far", per_hour: "now, an hour", useful_per_mtoken: "a million tokens, useful part", paid_per_mtoken: "a million tokens, all that is paid",
+  total: "so far", per_hour: "now", useful_per_mtoken: "a million tokens, without what is wasted", paid_per_mtoken: "a million tokens, all that is paid",
   budget: "budget", trainer: "trainers", invited: "invited servers", others: "other servers", uncounted: "told by others beyond what counts",
   joining: "wasted while weights are fetched", idle: "wasted while nothing is computed", again: "wasted on what is computed again", after_end: "after the last step", wasted: "wasted in all",
 };
+
+const PER = { per_hour: "/h", useful_per_mtoken: "/Mtoken", paid_per_mtoken: "/Mtoken" };
 
 // As `money` of the node has it: below ten cents with more digits.
 const amount = (value) => number(value, value && Math.abs(value) < 0.1 ? 4 : 2);
@@ -520,18 +586,35 @@ const amount = (value) => number(value, value && Math.abs(value) < 0.1 ? 4 : 2);
 function moneyLine(cost) {
   if (!cost || typeof cost.total !== "number") return "";
   const currency = plain(cost.currency || "", 3);
-  const per = typeof cost.useful_per_mtoken === "number" ? `${amount(cost.useful_per_mtoken)} ${currency}/Mtoken, ` : "";
+  const per = typeof cost.useful_per_mtoken === "number" ? `${amount(cost.useful_per_mtoken)} ${currency}/Mtoken useful, ` : "";
   return `${per}${amount(cost.total)} ${currency} so far${cost.budget ? ` of ${amount(cost.budget)}` : ""}`;
 }
 
+const priceOf = (one) => `${amount(one.price_per_hour)} ${plain(one.currency || "", 3)}/h`;
+
+const NO_SUM = {
+  watch: "no sum is known here: the log of the run's trainer has it, and from afar those are told whom the run's owner has invited (--invite)",
+  other: "no price is known: a server tells its own with serve.price_per_hour, and a trainer with train.price_per_hour",
+};
+
 function cost(run) {
   if (page.shown.partial) return [ELSEWHERE];
-  if (!run.cost) return [["p", { class: "soft" }, "no price is known: a node tells its own with serve.price_per_hour"]];
-  const rows = Object.entries(COSTS).filter(([key]) => typeof run.cost[key] === "number");
-  const done = run.eta ? [["p", {}, `done ${day(run.eta.at)} ± ${span(run.eta.spread_s)}`]] : [];
-  return [["p", { class: "verdict" }, moneyLine(run.cost)], ...done,
-    ["table", {}, ["tbody", {}, ...rows.map(([key, text]) => ["tr", {}, ["th", {}, text], ["td", {}, amount(run.cost[key])]])]],
-    ["p", { class: "soft" }, "Prices are what the owners of the machines told: nobody has checked them."]];
+  const found = [];
+  const currency = run.cost ? plain(run.cost.currency, 3) : "";
+  if (run.cost) found.push(["p", { class: "verdict" }, moneyLine(run.cost)]);
+  if (run.eta) found.push(["p", {}, `done ${doneText(run.eta)}`]);
+  if (run.cost) {
+    const rows = Object.entries(COSTS).filter(([key]) => typeof run.cost[key] === "number" && (key !== "budget" || run.cost.budget));
+    found.push(["table", {}, ["tbody", {}, ...rows.map(([key, text]) => ["tr", {}, ["th", {}, text], ["td", {}, `${amount(run.cost[key])} ${currency}${PER[key] || ""}`]])]]);
+  }
+  const priced = Object.entries(run.servers).filter(([, one]) => one.price_per_hour && one.state !== "lost");
+  if (priced.length) {
+    const foreign = (one) => (currency && one.currency !== currency ? `: not counted, the run counts in ${currency}` : "");
+    found.push(["h2", {}, "Prices as told"], ["table", {}, ["tbody", {}, ...priced.map(([id, one]) => ["tr", {}, ["th", {}, called(run, id)], ["td", {}, priceOf(one) + foreign(one)]])]]);
+  }
+  if (run.cost || priced.length) found.push(["p", { class: "soft" }, "Prices are what the owners of the machines told: nobody has checked them."]);
+  if (!run.cost) found.push(["p", { class: "soft" }, priced.length ? "nothing of these prices counts: they are in another currency than train.currency" : NO_SUM[page.shown.role] || NO_SUM.other]);
+  return found;
 }
 
 // All of it
@@ -566,7 +649,9 @@ function render() {
 function tick() {
   const quiet = Date.now() - page.heard;
   const lost = quiet > QUIET_MS || page.refused;
-  $("lost").hidden = !lost;
+  const full = !lost && page.polls && page.shown.viewers >= VIEWERS_MAX;
+  $("lost").hidden = !(lost || full);
+  if (full) $("lost").textContent = `! ${VIEWERS_MAX} pages follow already: this one asks every ${RETRY_MAX_MS / 1000} s, and has no new events. Close another one.`;
   if (lost) $("lost").textContent = `! nothing from the node for ${span(quiet / 1000)}: what stands below is that old. ${page.refused}`;
   render();
 }

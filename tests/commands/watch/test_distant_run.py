@@ -1,6 +1,7 @@
 """A run that is watched from afar: answers become events."""
 
 from p2pswarm.commands.watch.distant_run import ASK_EVERY_S, DistantRun
+from p2pswarm.progress.cost_events import CostSoFar
 from p2pswarm.progress.events import (
     Checkpointed,
     Ended,
@@ -12,6 +13,7 @@ from p2pswarm.progress.events import (
     Waiting,
 )
 from p2pswarm.run.messages.balance import ServerCapacity
+from p2pswarm.run.messages.cost import Spent
 from p2pswarm.run.messages.membership import NOT_MEASURED
 from p2pswarm.run.messages.status import RunStatus, StageStatus
 
@@ -48,6 +50,14 @@ def test_the_first_answer_tells_how_the_run_stands():
     assert events[0].text == "training goes on"
     assert len(events[1].peers) == 2
     assert (events[2].step, events[2].counts.counted) == (3, 24)
+
+
+def test_what_the_run_has_cost_is_told_where_its_trainer_says_so():
+    run, spent = DistantRun(), Spent("EUR", invited=2.5, tokens=1e6, per_hour=1.0)
+
+    (cost,) = (one for one in run.on_answer(status(spent=spent), []) if isinstance(one, CostSoFar))
+    assert (cost.currency, cost.total, cost.budget) == ("EUR", 2.5, 0.0)
+    assert CostSoFar not in kinds(run.on_answer(status(spent=spent), []))
 
 
 def test_what_is_as_it_was_is_not_told_again():

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from p2pswarm.command_line import main
 from p2pswarm.commands.watch.replay import PAUSE_MAX_S, replay
-from p2pswarm.commands.watch.watch import draw
+from p2pswarm.commands.watch.watch import draw, with_page
 from p2pswarm.progress.event_lines import EventLine, EventNumbers
 from p2pswarm.progress.events import (
     Begun,
@@ -27,6 +27,8 @@ from p2pswarm.progress.events import (
 )
 from p2pswarm.progress.view import RunView
 from p2pswarm.sim.loop import run as in_virtual_time
+from p2pswarm.web.health import NodeHealth
+from p2pswarm.web.run_page import RunPage
 
 COUNTS = MicrobatchCounts(8, 8, 0)
 
@@ -129,6 +131,18 @@ def test_a_replay_takes_its_time_divided_by_the_speed_and_no_night():
     times_s = in_virtual_time(paced(), 1)
 
     assert times_s == pytest.approx([0.0, 0.5, 1.0, 1.5, 2.0, 2.0 + PAUSE_MAX_S])
+
+
+def test_a_replay_leaves_out_no_event_however_fast_it_is():
+    async def shown() -> RunPage:
+        page = RunPage(NodeHealth("watch", 0.0), lambda: 0.0)
+        async for _ in with_page(replay(lines_of(*[Note("a")] * 900), 1e6), page):
+            pass
+        return page
+
+    page = in_virtual_time(shown(), 1)
+
+    assert (page.left_out, len(list(page.streams.after(0)))) == (0, 900)
 
 
 def test_a_run_from_afar_is_lines_where_no_page_can_be_drawn(capsys):

@@ -146,9 +146,10 @@ def test_what_is_not_counted_is_said_once(invited, limit, said):
     assert [note.text for note in run(story(), 1).of(Note)] == said
 
 
-def test_another_currency_is_said_once_and_counts_for_nothing():
+@pytest.mark.parametrize("own", [0.0, 1.0])
+def test_another_currency_is_said_once_and_counts_for_nothing(own):
     async def story() -> Trainer:
-        trainer = Trainer(own=1.0)
+        trainer = Trainer(own=own)
         trainer.report(Leads(1, 0))
         for number in range(3):
             trainer.report(ServerPriced(Incarnation(b"1" * 32, number), MachinePrice(2.0, "CHF")))

@@ -110,6 +110,32 @@ def test_a_command_that_hangs_is_ended_with_what_it_has_started(tmp_path, caplog
         pass
 
 
+def test_a_command_that_may_not_be_ended_holds_up_nothing(tmp_path, monkeypatch, caplog):
+    """One of sudo belongs to another user."""
+    begun, end = [], notify_io._end
+
+    def refuse(_pid: int, _signal: int) -> None:
+        raise PermissionError
+
+    def ended(process) -> None:
+        begun.append(process)
+        end(process)
+
+    async def send() -> None:
+        sender = notify_io.AlertSender(tuple(program(tmp_path, HANGS)), SOURCE, send_s=0.2)
+        await sender._send(Alert(AlertKind.STALL, "it stands still", 3))
+
+    monkeypatch.setattr(os, "killpg", refuse)
+    monkeypatch.setattr(notify_io, "_end", ended)
+    asyncio.run(send())
+
+    assert "it took more than 0.2 s" in caplog.text
+    (process,) = begun
+    assert process.poll() is None
+    process.kill()
+    process.wait()
+
+
 def _lives(pid: int) -> bool:
     """A process that was killed may wait for its parent, which is the first process here."""
     try:

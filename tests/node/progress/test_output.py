@@ -78,6 +78,22 @@ def test_a_page_says_how_long_ago_things_were_though_nothing_happens(capsys):
     assert "no step for" in capsys.readouterr().out
 
 
+def test_a_flood_of_events_draws_the_page_twice_a_second(monkeypatch):
+    """Each takes milliseconds of the loop that trains."""
+    drawn = []
+    monkeypatch.setattr("p2pswarm.node.progress.output.page", lambda *_: drawn.append(1) or "")
+
+    async def main():
+        async with output("live", "a run") as tell:
+            for number in range(1_000):
+                tell(told(Note("a"), number + 1))
+                await asyncio.sleep(0.001)
+
+    in_virtual_time(main(), 1)
+
+    assert len(drawn) <= 4
+
+
 def test_a_silence_is_ended_by_what_the_run_is_doing(capsys):
     async def main():
         async with output("lines", "a run") as tell:

@@ -26,9 +26,11 @@ from p2pswarm.progress.events import (
 )
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.balance import Capacity
+from p2pswarm.run.messages.cost import MachinePrice
 from p2pswarm.run.messages.membership import Load, MemberFacts
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceAsked, StageState
+from p2pswarm.trainer.reports.cost import ServerPriced
 from p2pswarm.trainer.reports.leadership import Leads, StandbyTaken, SteppedDown, TrainerEnlisted
 from p2pswarm.trainer.reports.reports import (
     ChainGrown,
@@ -339,6 +341,17 @@ def test_an_incarnation_that_changes_its_facts_all_the_time_is_not_heard():
     assert telling.on_report(FactsKnown(LIFE, other), 101.0) == []
     back = telling.on_report(FactsKnown(Incarnation(LIFE.peer, 2), other), 102.0)
     assert back[0].name == "cellar"
+
+
+def test_a_price_stands_beside_its_server_as_it_was_told():
+    telling = begun()
+    telling.on_report(ServerPriced(LIFE, MachinePrice(0.35, "EUR")), 100.0)
+    told = telling.on_report(MemberJoined(LIFE, 1, "a:1"), 100.0)[-1]
+    telling.on_report(ServerPriced(LIFE, MachinePrice()), 101.0)
+    own = telling.on_report(MemberReady(LIFE, 1), 101.0)[-1]
+
+    assert [(line.price_per_hour, line.currency) for line in told.peers] == [(0.35, "EUR")]
+    assert [(line.price_per_hour, line.currency) for line in own.peers] == [(None, "")]
 
 
 def asked(why: str, *rates: float) -> BalanceAsked:
