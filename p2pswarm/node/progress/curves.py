@@ -2,7 +2,8 @@
 
 Each step that is done is a row, and so is each measurement of the held-out loss; of a step that was
 done anew, the last row counts. A file may hold several runs, which their ids tell apart; a folder
-has one for each run. A disk that fails costs the curves and not the run.
+has one for each run. A thread writes them: a disk that fails or hangs costs the curves and not the
+run.
 
 Units:   seconds since the first step began; losses in nats per token.
 """
@@ -12,7 +13,10 @@ import csv
 import importlib
 import logging
 import os
+import queue
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -37,9 +41,12 @@ STEP_FIGURES = ("step", "seconds", "loss", "tokens_per_s", "learning_rate", "gra
 CSV = ".csv"
 ROW_BYTES_MAX = 1024  # ten columns have 250
 TENSORBOARD = "torch.utils.tensorboard"
+WAITING_MAX = 4096  # rows: an hour of a disk that hangs, with a step a second
+CLOSE_S = 2.0  # Ctrl-C ends a node within 5 s, whatever its disk does
 
 Row = dict[str, float]
-Write = Callable[[Row], None]
+Write = Callable[[Row, str], None]
+"""Writes a row, and when it was made."""
 
 log = logging.getLogger(__name__)
 
@@ -59,22 +66,64 @@ def recorded(
         yield tell
         return
     short = run[:RUN_HEX]
-    table = path.suffix == CSV
-    with _table(path, short, date_time) if table else _board(path / short) as write:
-        failed = False
+    with contextlib.ExitStack() as blocks:
+        kind = _table(path, short) if path.suffix == CSV else _board(path / short)
+        rows = _RowThread(path, blocks.enter_context(kind), blocks.pop_all().close)
+        try:
 
-        def both(event: Event) -> None:
-            nonlocal failed
-            row = row_of(event)
-            if row is not None and not failed:
-                try:
-                    write(row)
-                except OSError as error:
-                    failed = True
-                    log.warning("%s: no more curves are written: %s", path, error.strerror)
-            tell(event)
+            def both(event: Event) -> None:
+                if (row := row_of(event)) is not None:
+                    rows.add(row, date_time())
+                tell(event)
 
-        yield both
+            yield both
+        finally:
+            rows.close()
+
+
+class _RowThread:
+    """Takes rows on the event loop, and writes them on its thread."""
+
+    def __init__(self, path: Path, write: Write, end: Callable[[], None]) -> None:
+        """`end`: closes what is written to."""
+        self._path, self._write, self._end = path, write, end
+        self._rows: queue.Queue[tuple[Row, str] | None] = queue.Queue(WAITING_MAX)
+        self._full = False
+        self._thread = threading.Thread(target=self._write_all, daemon=True, name="curves")
+        self._thread.start()
+
+    def add(self, row: Row, made_at: str) -> None:
+        """Take a row; never waits."""
+        try:
+            self._rows.put_nowait((row, made_at))
+        except queue.Full:
+            if not self._full:
+                self._full = True
+                log.warning("%s: the disk is too slow, rows are left out", self._path)
+
+    def close(self) -> None:
+        """Write what waits, for some seconds at most."""
+        with contextlib.suppress(queue.Full):  # then the disk stands still, and nobody waits for it
+            self._rows.put_nowait(None)
+            self._thread.join(CLOSE_S)
+
+    def _write_all(self) -> None:
+        works = True
+        while (waiting := self._rows.get()) is not None:
+            works = works and self._try(partial(self._write, *waiting))
+        if works:
+            self._try(self._end)
+        else:  # it was said
+            with contextlib.suppress(OSError):
+                self._end()
+
+    def _try(self, work: Callable[[], None]) -> bool:
+        try:
+            work()
+        except OSError as error:
+            log.warning("%s: no more curves are written: %s", self._path, error.strerror)
+            return False
+        return True
 
 
 def try_curves(path: Path | None) -> None:
@@ -106,13 +155,13 @@ def row_of(event: Event) -> Row | None:
 
 
 @contextlib.contextmanager
-def _table(path: Path, run: str, date_time: Callable[[], str]) -> Iterator[Write]:
+def _table(path: Path, run: str) -> Iterator[Write]:
     """Rows go to the end of a CSV; one that was begun before goes on."""
     with _opened(path) as file:
         writer = csv.DictWriter(file, HEADER)
 
-        def write(row: Row) -> None:
-            writer.writerow({**row, "time": date_time(), "run": run})
+        def write(row: Row, made_at: str) -> None:
+            writer.writerow({**row, "time": made_at, "run": run})
             file.flush()
 
         yield write
@@ -168,7 +217,7 @@ def _board(path: Path) -> Iterator[Write]:
         raise Unusable(f"{path}: {error.strerror}: name another in train.curves") from error
     try:
 
-        def write(row: Row) -> None:
+        def write(row: Row, _made_at: str) -> None:
             step = int(row["step"])
             for name, value in row.items():
                 if name not in ("step", "seconds"):

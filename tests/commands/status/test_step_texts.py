@@ -29,7 +29,8 @@ def test_the_lines_have_a_row_for_each_stage_and_the_slowest_chain():
     chain = (
         f"  the slowest chain took 2.9 s: 1.6 s until the last microbatch sets out, {SHORT} "
         f"of stage 0 is busiest, 20 ms until the first stage has it, 500 ms forward at {SHORT} "
-        f"of stage 0, 300 ms backward at {SHORT} of stage 0, 70 ms until all is known to be counted, "
+        f"of stage 0, 300 ms backward at {SHORT} of stage 0, "
+        "70 ms until all is known to be counted, "
         f"400 ms averaging, last at {SHORT} of stage 0, 10 ms until the record is decided"
     )
     assert why_lines(WHY) == [

@@ -2,16 +2,26 @@
 
 import csv
 import importlib.util
+import threading
+import time
 
 import pytest
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.node.progress import curves
 from p2pswarm.node.progress.curves import HEADER, recorded, row_of, try_curves
 from p2pswarm.progress.events import HeldOut, MicrobatchCounts, Note, Stepped
 
 STEP = Stepped(1, 4.25, 900.0, 1e-3, 0.5, MicrobatchCounts(16, 8, 2), seconds=1.5)
 RUN, NOW = "0123456789abcdef" * 2, "2026-11-26T16:05:00.000+00:00"
 EVENTS = [STEP, Note("a note", seconds=1.6), HeldOut(1, 4.5, seconds=2.0)]
+
+
+def until(true):
+    ends_s = time.monotonic() + 30.0
+    while not true():
+        assert time.monotonic() < ends_s
+        time.sleep(0.01)
 
 
 def rows(path):
@@ -25,7 +35,8 @@ def test_each_step_and_each_held_out_loss_is_a_row_and_everything_is_told(tmp_pa
     with recorded(path, told.append, RUN, lambda: NOW) as tell:
         for event in EVENTS:
             tell(event)
-        written = rows(path)  # while the run goes on
+        until(lambda: len(rows(path)) == len(EVENTS) - 1)  # while the run goes on
+        written = rows(path)
 
     assert told == EVENTS
     step, held_out = written
@@ -93,6 +104,22 @@ def test_a_disk_that_fills_costs_the_curves_alone(caplog):
     assert caplog.text.count("no more curves are written") == 1
 
 
+def test_a_disk_that_hangs_holds_up_no_event_and_no_end(monkeypatch, caplog):
+    monkeypatch.setattr(curves, "WAITING_MAX", 4)
+    monkeypatch.setattr(curves, "CLOSE_S", 0.1)
+    told, hangs, path = [], threading.Event(), Full()
+    path.open = lambda *_, **__: FullFile(hangs.wait)
+    try:
+        with recorded(path, told.append, RUN, lambda: NOW) as tell:
+            for _ in range(9):
+                tell(STEP)
+    finally:
+        hangs.set()
+
+    assert told == [STEP] * 9
+    assert caplog.text.count("the disk is too slow, rows are left out") == 1
+
+
 class Full:
     """A path to a disk that is full after the header."""
 
@@ -106,9 +133,14 @@ class Full:
         return FullFile()
 
 
+def is_full():
+    raise OSError(28, "No space left on device")
+
+
 class FullFile:
-    def __init__(self):
+    def __init__(self, write_row=is_full):
         self.writes = 0
+        self.write_row = write_row
 
     def __enter__(self):
         return self
@@ -125,7 +157,7 @@ class FullFile:
     def write(self, _):
         self.writes += 1
         if self.writes > 1:
-            raise OSError(28, "No space left on device")
+            self.write_row()
 
     def flush(self):
         pass
