@@ -28,8 +28,8 @@ SHOTS = (
     ("page-dark.png", "/", (1200, 940), "dark"),
     ("page-phone.png", "/", (390, 844), "dark"),
     ("page-you.png", "/you", (390, 760), "light"),
-    ("page-why.png", "/why", (1000, 760), "light"),
-    ("page-cost.png", "/cost", (700, 560), "light"),
+    ("page-why.png", "/why", (1000, 980), "light"),
+    ("page-cost.png", "/cost", (700, 880), "light"),
 )
 """File, path, size of the screen, and scheme."""
 YOU = {

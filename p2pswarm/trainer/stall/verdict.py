@@ -103,7 +103,8 @@ def _silent(view: TrainerView, answers: Answers) -> StallVerdict | None:
     worst = max(waited, key=lambda peer: (view.unheard_s[peer], peer))
     here = [worst] + [peer for peer in waited if peer != worst]
     said_s = view.unheard_s[worst]
-    others = f"; nor do {len(here) - 1} more" if len(here) > 1 else ""
+    also = len(here) - 1
+    others = f"; nor do {also} others" if also > 1 else "; nor does another one" if also else ""
     return StallVerdict(
         StallCause.SILENT,
         tuple(here),

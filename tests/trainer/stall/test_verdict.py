@@ -68,6 +68,22 @@ def test_a_server_that_says_nothing_is_named_with_what_it_has_and_what_others_sa
     )
 
 
+@pytest.mark.parametrize(
+    ("more", "words"), [((BOB,), "does another one"), ((BOB, CID), "do 2 others")]
+)
+def test_of_several_that_say_nothing_one_is_named_and_the_others_are_counted(more, words):
+    unheard_s = dict.fromkeys(STAGES, 0.1) | dict.fromkeys(more, 4.0) | {ANN: 5.0}
+    deaf = (ANN, *more)
+
+    found = verdict(
+        view(held=tuple(map(held, deaf)), unheard_s=unheard_s),
+        {one: None if one in deaf else IDLE for one in STAGES},
+    )
+
+    assert found.peers[0] == ANN
+    assert f"; nor {words}" in found.why
+
+
 def test_a_server_that_others_reach_may_be_well():
     silent = view(held=(held(BOB),), unheard_s={ANN: 0.1, BOB: 5.0, CID: 0.2})
 
