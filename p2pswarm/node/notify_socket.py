@@ -1,4 +1,4 @@
-"""Words to the program that started a node, by systemd's protocol: it is ready, it stops.
+"""Words to the program that started a node, by systemd's protocol: it starts, is ready, stops.
 
 Source:  sd_notify(3): a datagram to the Unix socket that `NOTIFY_SOCKET` names.
 """
@@ -12,6 +12,7 @@ from p2pswarm.progress.printable import printable
 
 NOTIFY_SOCKET = "NOTIFY_SOCKET"  # its name in the environment
 STATUS_CHARS = 200  # systemctl shows one line
+STARTING_S = 180.0  # a node that reads a long text says so each minute
 
 
 class NotifySocket:
@@ -30,6 +31,10 @@ class NotifySocket:
     def status(self, text: str) -> None:
         """Say what it does now, in one line."""
         self._tell(f"STATUS={_one_line(text)}")
+
+    def starting(self, text: str) -> None:
+        """It still starts, and says so again before `STARTING_S` is over."""
+        self._tell(f"EXTEND_TIMEOUT_USEC={round(STARTING_S * 1e6)}\nSTATUS={_one_line(text)}")
 
     def stopping(self) -> None:
         """It has begun to leave: what comes now may take its time."""

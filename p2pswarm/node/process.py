@@ -74,11 +74,7 @@ def _prepare(config: NodeConfig, identity: Identity) -> tuple[ModuleType, object
 async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
     """Prepare the role, join, run it, leave."""
     manager = notify_socket()
-
-    def tell(line: str) -> None:
-        say(line)
-        manager.status(line)
-
+    tell = both(say, manager.status)
     shutdown = Shutdown(asyncio.get_running_loop(), config, say)
     shutdown.watch_signals()
     watch_stacks_signal(config.state, say)
@@ -88,15 +84,19 @@ async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
     clock = asyncio.get_running_loop().time
     health = NodeHealth(config.role, clock())
     owner = OwnerRequests(shutdown.drain, lambda: health.answer(clock()).to_json())
-    async with open_page(config, health, say) as page:
+    async with (
+        open_page(config, health, say) as page,
+        # already while a text is read: a probe that hears nothing would end the node
+        owner_socket(config, identity.peer_id.short, owner),
+    ):
         if told_early(config):
-            async with reminded("reading what the settings name", dated(say)):
+            still = both(dated(say), manager.starting)
+            async with reminded("reading what the settings name", still):
                 ready = await unless(shutdown.asked, asyncio.to_thread(_prepare, config, identity))
             if ready is None:
                 return shutdown.code
         async with (
             open_stack(config, identity) as node,
-            owner_socket(config, identity.peer_id.short, owner),
             asyncio.TaskGroup() as tasks,
         ):
             contact = node.endpoint.contact

@@ -141,6 +141,27 @@ def test_systemd_restarts_what_failed_and_nothing_that_a_person_has_to_mend():
     assert int(re.findall(r"\nTimeoutStopSec=(\d+)\n", text)[0]) > WAITS_S
 
 
+def test_the_unit_of_systemd_keeps_the_state_of_a_server_and_runs_the_trainer_too(monkeypatch):
+    """Its trainer may write in the folder of its unit alone, and read nothing of /home."""
+    (line,) = (each for each in command_lines() if each.file.parent.name == "systemd")
+    run = settings([flag.replace("stage.toml", "run.toml") for flag in line.flags], monkeypatch)
+    own = Path("/var/lib/p2pswarm/run")
+
+    assert settings(line.flags, monkeypatch).state == Path("/var/lib/p2pswarm")
+    assert run.role == "trainer"
+    assert run.train.weights is not None
+    assert run.train.weights.parent == own
+    assert Path(run.checkpoint.target).parent == own
+    assert run.train.data == Path("/srv/text")
+
+
+def test_each_launcher_has_a_run_of_twenty_servers_for_its_trainer():
+    for launcher in LAUNCHERS:
+        run = load(DEPLOY / launcher / "run.toml").run
+        assert run.name == "twenty"
+        assert 2 * run.stages == 20
+
+
 @pytest.mark.parametrize("name", ["servers-job.yaml", "trainer.yaml"])
 def test_a_job_of_kubernetes_counts_no_pod_that_was_taken(name):
     job = next(one for one in documents(DEPLOY / "kubernetes" / name) if one["kind"] == "Job")

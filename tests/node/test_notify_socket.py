@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from p2pswarm.node.notify_socket import STATUS_CHARS, NotifySocket, notify_socket
+from p2pswarm.node.notify_socket import STARTING_S, STATUS_CHARS, NotifySocket, notify_socket
+from p2pswarm.progress.page import SILENCE_MAX_S
 
 
 @pytest.fixture(params=["file", "abstract"])
@@ -17,16 +18,18 @@ def heard(request, tmp_path):
         yield manager, place.replace("\0", "@")
 
 
-def test_a_node_is_ready_and_says_what_it_does_and_stops(heard):
+def test_a_node_starts_is_ready_says_what_it_does_and_stops(heard):
     manager, place = heard
     one = NotifySocket(place)
 
+    one.starting("still reading the text")
     one.ready("stage 203.0.113.7:4000")
     one.status("serving stage 0")
     one.stopping()
 
-    said = [manager.recv(4096).decode() for _ in range(3)]
+    said = [manager.recv(4096).decode() for _ in range(4)]
     assert said == [
+        "EXTEND_TIMEOUT_USEC=180000000\nSTATUS=still reading the text",
         "READY=1\nSTATUS=stage 203.0.113.7:4000",
         "STATUS=serving stage 0",
         "STOPPING=1",
@@ -65,3 +68,7 @@ def test_the_environment_names_the_socket(heard, monkeypatch):
     notify_socket().stopping()
 
     assert manager.recv(4096) == b"STOPPING=1"
+
+
+def test_a_node_that_reads_for_long_says_so_before_its_manager_gives_up():
+    assert 2 * SILENCE_MAX_S < STARTING_S

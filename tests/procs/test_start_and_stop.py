@@ -263,6 +263,21 @@ def test_an_owner_pauses_resumes_and_drains_a_server(start, seed_node, run_of, t
     assert gone.errors.startswith("error: no node runs with ")
 
 
+def test_a_trainer_that_still_reads_its_text_lives_for_probes(start, run_of, tmp_path, capsys):
+    """Some texts take hours. A launcher that heard nothing would begin the trainer again."""
+    run, state = run_of(), tmp_path / "state"
+    trainer = start("train", run, "--set", "state='state'", *HERE, module="p2pswarm", fresh=True)
+    while not list(state.glob("*.node.json")):
+        assert trainer.process.poll() is None
+
+    assert main(["health", "--live", str(state)]) == 0
+    assert main(["health", str(state)]) == 1
+
+    assert capsys.readouterr().out.endswith("not ready: a trainer that joins the swarm\n")
+    assert start("drain", state, module="p2pswarm").end() == 0
+    assert trainer.end() == 0
+
+
 def test_a_node_that_serves_nothing_is_drained_but_not_paused(start, tmp_path):
     state = tmp_path / "state"
     node = start("--set", f'state="{state}"', *HERE)

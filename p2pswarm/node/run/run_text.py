@@ -5,8 +5,11 @@ from which text; it is learnt anew, and comes out the same, where that file is n
 """
 
 import dataclasses
+import functools
 import hashlib
+import logging
 import re
+import tempfile
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
@@ -42,6 +45,8 @@ from p2pswarm.settings.train_config import TrainConfig
 KEY_DIGITS = 16  # of a hash, in the name of a file
 KEPT = re.compile(r"tokenizer\.[0-9a-f]{16}\.json")
 KEPT_MAX = 16  # tokenizers beside checkpoints: one a run, of runs that share a target
+
+log = logging.getLogger(__name__)
 
 
 def describe(corpus: Corpus, tokenizer: Tokenizer | None) -> str:
@@ -292,5 +297,15 @@ def cache_of(train: TrainConfig) -> Path:
 
 
 def default_cache() -> Path:
-    """The user's folder for what can be made again."""
-    return cache_folder()
+    """The user's folder for what can be made again; one of this process for a user without home."""
+    try:
+        return cache_folder()
+    except RuntimeError:
+        return _temporary_cache()
+
+
+@functools.cache
+def _temporary_cache() -> Path:
+    place = Path(tempfile.mkdtemp(prefix="p2pswarm-"))
+    log.warning("this user has no home: the text is prepared in %s; train.cache keeps it", place)
+    return place

@@ -32,6 +32,23 @@ def test_the_cache_is_where_the_user_keeps_caches(tmp_path: Path, monkeypatch):
     assert default_cache() == Path.home() / ".cache" / "p2pswarm"
 
 
+def test_a_user_without_a_home_prepares_text_for_one_process(monkeypatch, caplog):
+    """As in a container that runs as any number of a user."""
+
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nobody)
+
+    place = default_cache()
+
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert default_cache() == place
+    assert caplog.text.count("train.cache") == 1
+    place.rmdir()
+
+
 SMALL = ModelConfig(d_model=8, layers=1, heads=2, sequence_length=8)
 TEXT = Path(__file__).read_bytes()
 
