@@ -123,6 +123,7 @@ SHELL = frozenset(
         "reach/nat/dial_back_io.py",
         "reach/nat/port_mapping_io.py",
         "reach/nat/reachability_io.py",
+        "reach/nat/router_calls_io.py",
         "reach/punch/observed_addresses_io.py",
         "reach/punch/puncher.py",
         "reach/relay/circuit_net.py",
@@ -230,6 +231,7 @@ LATE_IMPORTS = {
     "node/progress/curves.py",
     "node/progress/notify_io.py",
     "node/stack/reachability_service.py",
+    "reach/nat/port_mapping_io.py",
     "node/progress/wandb_curves.py",
     "node/roles.py",
 }

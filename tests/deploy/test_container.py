@@ -149,7 +149,7 @@ def test_the_bootstrap_image_runs_without_rights_and_leaves_when_it_is_stopped(i
     limits = ["--ulimit=nofile=4096:4096", "--ulimit=nproc=2000:2000", "--stop-timeout=30"]
     images.podman(
         *("run", "--detach", "--name=node", "--network=host", *hardened, *limits, "bootstrap"),
-        *("node", "--role=bootstrap", "--listen=127.0.0.1:0", "--identity=/state/node.identity"),
+        *("node", "--role=bootstrap", "--listen=:0", "--identity=/state/node.identity"),
     )
     try:
         while "peer " not in (said := images.podman("logs", "node")):

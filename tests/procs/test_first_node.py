@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from p2pswarm.base.exit_codes import TERMINATED
 from p2pswarm.command_line import REQUIRED
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,25 @@ def test_first_node_runs_with_few_libraries(tmp_path):
 
     assert "others join it with" in done.stdout
     assert done.stderr == ""
+
+
+def test_first_node_that_others_reach_asks_its_router_without_calls(tmp_path):
+    """It listens at every address, as the image does: what finds out how others reach it runs."""
+    words = ("node", "--listen", ":0", "--log-level", "info")
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+    ) as node:
+        assert node.stderr is not None
+        said = next((line for line in node.stderr if "aiohttp" in line), "")
+        node.terminate()
+        node.stderr.read()
+
+    assert said.endswith("no calls to routers by UPnP, which need aiohttp\n")
+    assert node.returncode == TERMINATED
 
 
 @pytest.mark.parametrize(

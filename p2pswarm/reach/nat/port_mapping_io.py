@@ -4,23 +4,20 @@ Without a router, or where it says no, there is no lease.
 """
 
 import asyncio
+import contextlib
+import importlib
 import logging
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
-
-import aiohttp
-from yarl import URL
 
 from p2pswarm.base.ids import Address
 from p2pswarm.base.loop_clock import now_s, wait_until
 from p2pswarm.net.os.local_network import group_socket
 from p2pswarm.reach.nat.mapping_search import CallRouter, Lease, SendDatagram
 from p2pswarm.reach.nat.port_mapping import ANNOUNCED_GROUP, ANNOUNCED_PORT, PortMapping
-from p2pswarm.reach.nat.upnp import XML_BYTES_MAX
 
-CALL_S = 2.0  # a router is a millisecond away; cheap ones think for a second
 LEAVE_S = 0.5  # to return the port at exit
-CHUNK_BYTES = 8192
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +40,8 @@ class PortMapper:
         self._news: asyncio.DatagramTransport | None = None
         """Socket at which routers tell all that they were started."""
         self._calls: dict[asyncio.Task[None], None] = {}
+        self._web: ModuleType | None = None
+        """Calls the router over HTTP; None where the library for that is missing."""
 
     @property
     def router(self) -> str | None:
@@ -61,7 +60,8 @@ class PortMapper:
 
     async def run(self) -> None:
         """Run until cancelled; then return the port."""
-        async with _session() as http:
+        self._web = await asyncio.to_thread(_web)
+        async with self._web.session() if self._web else contextlib.nullcontext() as http:
             try:
                 while True:
                     self._changed.clear()
@@ -82,7 +82,7 @@ class PortMapper:
                 self._news = await _hears_starts(own_host, self._on_datagram)
         self.machine.on_gateway(gateway, own_host if self._transport else None, now_s())
 
-    async def _leave(self, http: aiohttp.ClientSession) -> None:
+    async def _leave(self, http: Any) -> None:
         self.machine.release()
         for task in list(self._calls):
             task.cancel()
@@ -99,7 +99,7 @@ class PortMapper:
                 transport.close()
         self._transport = self._news = None
 
-    def _drain(self, http: aiohttp.ClientSession) -> None:
+    def _drain(self, http: Any) -> None:
         for output in self.machine.drain():
             match output:
                 case SendDatagram(data=data, to=to):
@@ -120,14 +120,24 @@ class PortMapper:
         self.machine.on_datagram(data, sender, now_s())
         self._changed.set()
 
-    async def _call(self, http: aiohttp.ClientSession, call: CallRouter) -> None:
+    async def _call(self, http: Any, call: CallRouter) -> None:
         status, data = 0, None
         try:
-            status, data = await _fetched(http, call)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            if self._web is not None:
+                status, data = await self._web.fetched(http, call)
+        except (TimeoutError, OSError, ValueError) as error:
             log.info("the router did not answer a call: %r", error)
         self.machine.on_reply(call.number, status, data, now_s())
         self._changed.set()
+
+
+def _web() -> ModuleType | None:
+    """What calls routers over HTTP. Without it they are asked by packets: PCP and NAT-PMP."""
+    try:
+        return importlib.import_module("p2pswarm.reach.nat.router_calls_io")
+    except ModuleNotFoundError as error:
+        log.info("no calls to routers by UPnP, which need %s", error.name)
+        return None
 
 
 class _Datagrams(asyncio.DatagramProtocol):
@@ -166,32 +176,3 @@ async def _hears_starts(
     loop = asyncio.get_running_loop()
     transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(received), sock=sock)
     return transport
-
-
-def _session() -> aiohttp.ClientSession:
-    """HTTP as one speaks it with a stranger: no cookies, proxies or compressed bodies."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=2, force_close=True),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=CALL_S),
-        headers={"Accept-Encoding": "identity"},
-        auto_decompress=False,
-        trust_env=False,
-    )
-
-
-async def _fetched(http: aiohttp.ClientSession, call: CallRouter) -> tuple[int, bytes | None]:
-    """Status and body of the answer; no body if it is too long."""
-    async with http.request(
-        "GET" if call.body is None else "POST",
-        URL(call.url, encoded=True),
-        headers=call.headers,
-        data=call.body,
-        allow_redirects=False,
-    ) as response:
-        body = bytearray()
-        async for chunk in response.content.iter_chunked(CHUNK_BYTES):
-            body += chunk
-            if len(body) > XML_BYTES_MAX:
-                return response.status, None
-        return response.status, bytes(body)
