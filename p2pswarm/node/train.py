@@ -64,7 +64,7 @@ from p2pswarm.run.messages.cost import Spent
 from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.run import RunOver
 from p2pswarm.run.messages.status import AskStatus, RunStatus
-from p2pswarm.run.messages.waits import AskWhy
+from p2pswarm.run.messages.waits import AskWhy, RunWhy
 from p2pswarm.run.schedule import delay_cost
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.node_config import NodeConfig
@@ -242,7 +242,7 @@ class RunReports:
         rpc.serve_unary(AskStatus, self._status_of)
         rpc.serve_unary(AskBalance, self._balance_of)
         self._why = StepReports(identity.run)
-        rpc.serve_unary(AskWhy, lambda _, asked: self._why.answer(asked, self._loop.time()))
+        rpc.serve_unary(AskWhy, self._why_of)
         rpc.serve_unary(AskCapacities, self._capacities)
         cut = tuple(len(stage_blocks(run, stage)) for stage in range(run.stages))
         tell(begun(run, "trainer", machine_name(stack.config), cut, parameters, done))
@@ -269,6 +269,9 @@ class RunReports:
 
     def _balance_of(self, _peer: PeerId, question: AskBalance) -> BalanceStatus:
         return self._balance.answer(question, self._loop.time(), self._reporter.name)
+
+    def _why_of(self, _peer: PeerId, question: AskWhy) -> RunWhy:
+        return self._why.answer(question, self._loop.time(), self._reporter.name)
 
     def _capacities(self, _peer: PeerId, question: AskCapacities) -> RunCapacities:
         rtts_s = {link.peer.raw: link.rtt_s for link in self._links() if link.rtt_s > 0}

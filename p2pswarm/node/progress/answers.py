@@ -156,7 +156,7 @@ class LatestStatus:
                 BanStatus(ban.peer, ban.offence.value, ban.left_s(now_s))
                 for ban in bans[:BANS_TOLD_MAX]
             ),
-            names=_names((ban.peer for ban in bans[:BANS_TOLD_MAX]), name),
+            names=names_of((ban.peer for ban in bans[:BANS_TOLD_MAX]), name),
             ends=None if end else self._ends(now_s),
             spent=None if spent is None or spent.nothing else spent,
         )
@@ -276,7 +276,7 @@ class LatestBalance:
                 times.unprepared,
             ),
             boundaries=tuple(map(_boundary, self._boundaries)),
-            names=_names(named, name),
+            names=names_of(named, name),
         )
 
     def capacities(self, question: AskCapacities, rtts_s: Mapping[bytes, float]) -> RunCapacities:
@@ -295,7 +295,7 @@ class LatestBalance:
         return RunCapacities(servers, len(known))
 
 
-def _names(peers: Iterable[bytes], name: Callable[[bytes], str]) -> tuple[PeerName, ...]:
+def names_of(peers: Iterable[bytes], name: Callable[[bytes], str]) -> tuple[PeerName, ...]:
     """The names of those machines that have one."""
     return tuple(PeerName(peer, name(peer)) for peer in dict.fromkeys(peers) if name(peer))
 

@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from p2pswarm.base.errors import NotServing
 from p2pswarm.base.estimates import Window
 from p2pswarm.base.ids import PeerId
+from p2pswarm.node.progress.answers import nameless, names_of
 from p2pswarm.progress.events import Event, Phases, Report, Stalled, StallEnded
 from p2pswarm.progress.step_seconds import ChainPart, StageTimes
 from p2pswarm.run.messages.field_limits import SECONDS_MAX
 from p2pswarm.run.messages.waits import (
     CAUSE_CHARS,
+    NAMES_TOLD_MAX,
     AskWhy,
     ChainLink,
     JourneyPart,
@@ -72,12 +74,21 @@ class StepReports:
                 return [StallEnded(step + 1, _digits(took_s), seconds=seconds)]
         return []
 
-    def answer(self, question: AskWhy, now_s: float) -> RunWhy:
-        """Where the newest step's seconds went, and what the run waits for now."""
+    def answer(
+        self, question: AskWhy, now_s: float, name: Callable[[bytes], str] = nameless
+    ) -> RunWhy:
+        """Where the newest step's seconds went, and what the run waits for now.
+
+        `name`: what the owner of a peer calls its machine.
+        """
         if question.run != self._run:
             raise NotServing(NOT_HERE)
         timed, committed_s = self._timed, self._committed_s
         under_way_s = 0.0 if committed_s is None else now_s - committed_s
+        peers: list[bytes] = []
+        if timed is not None:
+            peers += [link.peer for link in timed.chain if link.peer]
+            peers += [row.slowest for row in timed.stages if row.slowest]
         return RunWhy(
             step=0 if timed is None else timed.step + 1,
             seconds=0.0 if timed is None else min(SECONDS_MAX, timed.duration_s),
@@ -86,6 +97,7 @@ class StepReports:
             stages=() if timed is None else timed.stages,
             chain=() if timed is None else timed.chain,
             stalled="" if self._stalled is None else self._stalled.text[:CAUSE_CHARS],
+            names=names_of(peers, name)[:NAMES_TOLD_MAX],
         )
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated
 
-from p2pswarm.net.wire.message import Message, Range, Size, message
+from p2pswarm.net.wire.message import Message, Range, Size, Trailing, message
 from p2pswarm.run.messages.field_limits import (
     MEMBERS_MAX,
     STAGES_MAX,
@@ -15,9 +15,11 @@ from p2pswarm.run.messages.field_limits import (
     Stage,
     Step,
 )
+from p2pswarm.run.messages.status import PeerName
 
 WAITS_TOLD_MAX = 16  # peers in each list of an answer: who waits for more is named by the first
 JOURNEY_MAX = 2 * STAGES_MAX + 8  # each stage both ways, and what is before and after
+NAMES_TOLD_MAX = 128  # 64 stages both ways; who has more reads ids
 CAUSE_CHARS = 500  # the line about a stall: two servers, a link, and their own words
 Count = Annotated[int, Range(0, 2**31)]
 SomePeer = Annotated[bytes, Size(0, 32)]
@@ -208,3 +210,5 @@ class RunWhy(Message):
     """The slowest chain, from the step's beginning to its end."""
     stalled: Annotated[str, Size(CAUSE_CHARS)]
     """Who waits for whom; empty while the run goes on."""
+    names: Annotated[tuple[PeerName, ...], Size(NAMES_TOLD_MAX), Trailing()] = ()
+    """Of the machines of the chain and of the stages, as far as their owners said them."""

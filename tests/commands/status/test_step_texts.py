@@ -1,9 +1,11 @@
 """`p2pswarm explain`: where a step's seconds go, and who waits for whom."""
 
 import json
+from dataclasses import replace
 
 from p2pswarm.base.ids import PeerId
 from p2pswarm.commands.status.step_texts import NOT_MEASURED, why_fields, why_lines
+from p2pswarm.run.messages.status import PeerName
 from p2pswarm.run.messages.waits import ChainLink, JourneyPart, RunWhy, StageSeconds, StepSeconds
 
 ANN = b"a" * 32
@@ -22,6 +24,16 @@ CHAIN = (
     ChainLink(JourneyPart.DECIDING, None, b"", 0.01),
 )
 WHY = RunWhy(12, 2.9, 2.8, 0.4, ROWS, CHAIN, "")
+
+
+def test_machines_have_their_names_beside_the_short_ids():
+    why = replace(WHY, names=(PeerName(ANN, "attic\x1b"),))
+
+    *_, row, _, chain = why_lines(why)
+
+    assert row.endswith(f"{SHORT} (attic?) waited least")
+    assert f"{SHORT} (attic?) of stage 0 is busiest" in chain
+    assert why_fields(why)["names"] == {SHORT: "attic?"}
 
 
 def test_the_lines_have_a_row_for_each_stage_and_the_slowest_chain():

@@ -1,5 +1,7 @@
 """Reports of a step's seconds and of stalls, as events and as the answer to `AskWhy`."""
 
+from dataclasses import replace
+
 import pytest
 
 from p2pswarm.base.errors import NotServing
@@ -8,6 +10,7 @@ from p2pswarm.net.wire.message import decode, encode
 from p2pswarm.node.progress.why import PHASES_EVERY_S, StepReports
 from p2pswarm.progress.events import Phases, Stalled, StallEnded
 from p2pswarm.progress.step_seconds import ChainPart, StageTimes
+from p2pswarm.run.messages.status import PeerName
 from p2pswarm.run.messages.waits import (
     AskWhy,
     ChainLink,
@@ -76,6 +79,16 @@ def test_a_stall_and_its_end_are_events_and_the_answer_has_it_while_it_lasts():
 
 def test_before_a_step_was_measured_the_answer_says_so():
     assert answered(StepReports(RUN), 5.0) == RunWhy(0, 0.0, None, 0.0, (), (), "")
+
+
+def test_the_answer_has_the_names_of_the_machines_that_it_is_about():
+    reports, bob = StepReports(RUN), b"b" * 32
+    reports.on_report(replace(TIMED, stages=(ROW, replace(ROW, slowest=bob))), 20.0)
+
+    answer = reports.answer(AskWhy(RUN), 21.0, {ANN: "attic", bob: ""}.__getitem__)
+
+    assert decode(encode(answer)) == answer
+    assert answer.names == (PeerName(ANN, "attic"),)
 
 
 def test_another_run_is_not_told():
