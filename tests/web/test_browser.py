@@ -132,6 +132,24 @@ async def test_a_stalled_run_shows_a_rate_of_0_and_its_age():
             await shows(tab, "#top", "stands still")
 
 
+async def test_a_screen_reader_is_told_a_new_state_and_no_figure():
+    async with served_page() as fed:
+        fed.tell(*begun(), *(stepped(step) for step in range(1, 30)), after_s=1.0)
+        async with opened(fed) as (tab, _):
+            await shows(tab, "[role=status]", "training")
+            await tab.evaluate(
+                "new MutationObserver((seen) => { window.told = (window.told || 0) + seen.length })"
+                ".observe(document.querySelector('[role=status]'), {childList: true})"
+            )
+            for step in range(30, 33):
+                fed.tell(stepped(step), after_s=1.0)
+                await shows(tab, "#top", f"{step} / ")
+            assert await tab.evaluate("window.told") is None
+
+            fed.wall.at += 94.0
+            await shows(tab, "[role=status]", "stands still")
+
+
 async def test_the_curves_of_a_long_run_are_drawn_to_their_end():
     """Each point is a dozen characters of an attribute."""
     async with served_page() as fed:

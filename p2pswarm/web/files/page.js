@@ -292,9 +292,11 @@ function top(run) {
 const isPartial = ({ role, run }) => role !== "trainer" && role !== "watch" && !Object.values(run.nodes || {}).some((node) => node.role === "trainer");
 const ELSEWHERE = ["p", { class: "soft" }, "This node knows its own part. The trainer’s page shows the whole run, and p2pswarm watch --bootstrap does from afar."];
 
+const ownWord = (own) => (typeof own.stage === "number" ? `serves stage ${own.stage}` : plain(own.state));
+
 function ownTop(own, run) {
   const well = typeof own.stage === "number" || own.role === "bootstrap";
-  const word = typeof own.stage === "number" ? `serves stage ${own.stage}` : plain(own.state);
+  const word = ownWord(own);
   const facts = typeof own.version === "number" ? [fact("weights of step", `${number(own.version)} / ${run.steps ? number(run.steps) : "–"}`)] : [];
   return [
     ["p", { class: "verdict" }, ["span", { class: well ? "good" : "busy" }, `${well ? "●" : "◐"} ${word}`], own.run ? ` “${plain(own.run, 64)}”` : ""],
@@ -619,6 +621,11 @@ function cost(run) {
 
 // All of it
 
+// To a screen reader, which would read the changing figures of the top line each second.
+function say(word) {
+  if ($("said").textContent !== word) $("said").textContent = word;
+}
+
 function render() {
   if (!page.shown) return;
   const { run, you: own } = page.shown;
@@ -633,6 +640,7 @@ function render() {
   const sign = partial ? "●" : (STATES[run.state] || ["●"])[0];
   document.title = `${sign} ${plain(run.name || "p2pswarm", 64)} ${run.step ? number(run.step) : ""}`;
   draw($("top"), partial ? ownTop(own, run) : top(run));
+  say(partial ? ownWord(own) : STATES[run.state] ? STATES[run.state][2] : run.state);
   for (const id of ["curves", "night", "once", "once-name"]) $(id).hidden = partial;
   if (part === "run") {
     if (!partial) drawCurves(run);
