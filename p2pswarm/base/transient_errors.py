@@ -14,7 +14,7 @@ class DeviceLost(Unusable):
 
 
 class NobodyAnswers(Unusable):
-    """No node of those that the user named answers: they may begin after this one."""
+    """Nodes that should know do not answer: they may begin after this one, or be away a moment."""
 
 
 def is_transient(error: SwarmError) -> bool:

@@ -1,6 +1,6 @@
 """Asking the trainers of a swarm how their runs stand, which stage limits them, and who moves.
 
-Errors:  Unusable when nobody in the swarm answers, there is no such run, or clocks differ.
+Errors:  NobodyAnswers where nobody knows; Unusable if there is no such run, or clocks differ.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from p2pswarm.base.errors import SwarmError, Unusable
+from p2pswarm.base.transient_errors import NobodyAnswers
 from p2pswarm.commands.arguments import say
 from p2pswarm.commands.status.step_texts import why_lines
 from p2pswarm.commands.status.texts import (
@@ -93,9 +94,9 @@ async def offers_of(stack: NodeStack, name: str) -> list[RunOffer]:
     if not offers and stack.dht.clocks_differ:
         raise Unusable(CLOCKS_DIFFER)
     if not offers and stack.dht.unsure:
-        raise Unusable(NOBODY_SURE)
+        raise NobodyAnswers(NOBODY_SURE)
     if not offers and _alone(stack):
-        raise Unusable(nobody_knows(stack.config.bootstrap))
+        raise NobodyAnswers(nobody_knows(stack.config.bootstrap))
     if not wanted:
         raise Unusable(nothing_found(name, [offer.config.name for offer in offers]))
     return _asked(stack, wanted)

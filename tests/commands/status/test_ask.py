@@ -9,6 +9,7 @@ from node.harness import EPOCH_S, Town, identity_of, manifest_of, play, put
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.ids import Address
+from p2pswarm.base.transient_errors import NobodyAnswers
 from p2pswarm.commands.status.ask import NOBODY_SURE, offers_of
 from p2pswarm.commands.status.texts import NO_RUN, nobody_knows
 from p2pswarm.discovery.dht.messages import Store
@@ -131,7 +132,7 @@ def test_where_nobody_answers_that_is_said():
         async with town.node() as trainer, town.node() as asking:
             await put(trainer, manifest_of(trainer))
             async with deaf(town, trainer, asking, 3 * ONCE_S):
-                with pytest.raises(Unusable, match=NOBODY_SURE):
+                with pytest.raises(NobodyAnswers, match=NOBODY_SURE):
                     await offers_of(asking, "")
 
     play(story())
