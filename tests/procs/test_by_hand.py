@@ -114,7 +114,7 @@ def test_status_tells_how_a_run_stands(start, seed_node, run_file):
     _, address = seed_node
     ask = ("status", "--bootstrap", address)
     nothing = start(*ask, module="p2pswarm")
-    assert nothing.end() == 2
+    assert nothing.end() == 1
     assert nothing.errors == f"error: {nobody_knows((address,))}\n"
     join = ("--bootstrap", address, *HERE)
     start("--role", "trainer", "--config", run_file, *join).line_with("waiting for a server")
