@@ -2,11 +2,12 @@
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 from p2pswarm.base.errors import NotServing
 from p2pswarm.net.guard.bans import Ban
+from p2pswarm.node.progress.common_events import nameless, names_of
 from p2pswarm.plan.move_times import NO_MOVES
 from p2pswarm.progress.events import (
     Checkpointed,
@@ -48,7 +49,6 @@ from p2pswarm.run.messages.status import (
     AskStatus,
     BanStatus,
     EndRange,
-    PeerName,
     RunStatus,
     StageStatus,
 )
@@ -62,11 +62,6 @@ from p2pswarm.trainer.balance.codec_choice import BoundaryRates, BoundaryState
 from p2pswarm.trainer.balance.move_preparation import PreparedMove, StopPreparing
 
 NOT_HERE = "that run is not trained here; look up the runs again"
-
-
-def nameless(_peer: bytes) -> str:
-    """Nobody knows what a machine is called."""
-    return ""
 
 
 class LatestStatus:
@@ -293,11 +288,6 @@ class LatestBalance:
             for one in told
         )
         return RunCapacities(servers, len(known))
-
-
-def names_of(peers: Iterable[bytes], name: Callable[[bytes], str]) -> tuple[PeerName, ...]:
-    """The names of those machines that have one."""
-    return tuple(PeerName(peer, name(peer)) for peer in dict.fromkeys(peers) if name(peer))
 
 
 def _boundary(state: BoundaryState) -> BoundaryRate:

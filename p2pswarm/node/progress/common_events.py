@@ -1,12 +1,14 @@
-"""What a trainer, a server and who watches from afar tell alike: the first event, and servers."""
+"""What a trainer, a server and who watches from afar tell alike: a first event, servers, names."""
 
 import dataclasses
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from p2pswarm.base.version import VERSION
 from p2pswarm.progress.events import Begun, PeerLine
 from p2pswarm.run.messages.balance import Capacity
 from p2pswarm.run.messages.membership import Load
+from p2pswarm.run.messages.status import PeerName
 from p2pswarm.settings.config import RunConfig
 
 MEASURED = [field.name for field in dataclasses.fields(Capacity) if hasattr(PeerLine, field.name)]
@@ -64,3 +66,13 @@ def line_of(
 def rounded(value: Any) -> Any:
     """A figure with the digits that anybody reads."""
     return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def nameless(_peer: bytes) -> str:
+    """Nobody knows what a machine is called."""
+    return ""
+
+
+def names_of(peers: Iterable[bytes], name: Callable[[bytes], str]) -> tuple[PeerName, ...]:
+    """The names of those machines that have one."""
+    return tuple(PeerName(peer, name(peer)) for peer in dict.fromkeys(peers) if name(peer))

@@ -239,6 +239,8 @@ class Reachability:
             at = Address(answer.host, port)
         except ValueError:
             return
+        if family_of(at.host) != family_of(observer.host):
+            return  # its link has gone on over the other family meanwhile, which asks for itself
         machine.on_observation(observer.host, at.host, now_s())
         if answer.outcome == DialOutcome.CONNECTED and not knock.done():
             await asyncio.wait([knock], timeout=KNOCK_S)

@@ -149,6 +149,18 @@ async def test_who_declines_has_no_vote():
         assert reach.best() == Belief(State.PROBING)
 
 
+@pytest.mark.parametrize("outcome", [DialOutcome.CONNECTED, DialOutcome.FAILED])
+async def test_who_has_dialled_the_other_family_meanwhile_has_no_vote_in_this_one(outcome):
+    async with peer_at(NODE) as node, peer_at(NEAR, honest=False) as near:
+        liar(near, named="2a00:77::5", outcome=outcome)
+        await node.endpoint.link(near.endpoint.contact)
+
+        async with reachability(node) as reach:
+            await reach.known()
+
+        assert reach.best() == Belief(State.PROBING)
+
+
 async def test_a_name_that_is_no_host_is_dropped():
     async with peer_at(NODE) as node, peer_at(NEAR, honest=False) as near:
         liar(near, named="no host at all")

@@ -95,8 +95,8 @@ def test_doctor_tells_that_the_router_forwards_a_port():
     assert (found["reachable"], found["sure"]) == ("mapped", True)
     ipv4, ipv6 = f"{OUTSIDE}:4000", f"[{OWN6}]:4000"
     addresses = found["addresses"]
-    assert ipv4 in addresses
-    assert {*addresses} <= {ipv4, ipv6}, "whether and when the IPv6 firewall opens is chance"
+    # when the IPv6 firewall opens is chance: who comes through it does not dial by IPv4 any more
+    assert addresses in ([ipv4], [ipv6], [ipv4, ipv6])
     assert found["found"]["lease_protocol"] == "UPnP"
     assert abs(found["found"]["clock_ahead_s"]) < 1.0
 
