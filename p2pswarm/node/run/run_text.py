@@ -4,6 +4,7 @@ A tokenizer that is learnt ("train:32000") is kept beside the prepared text, und
 from which text; it is learnt anew, and comes out the same, where that file is not there.
 """
 
+import atexit
 import dataclasses
 import functools
 import hashlib
@@ -301,11 +302,15 @@ def default_cache() -> Path:
     try:
         return cache_folder()
     except RuntimeError:
-        return _temporary_cache()
+        return Path(_temporary_cache().name)
 
 
 @functools.cache
-def _temporary_cache() -> Path:
-    place = Path(tempfile.mkdtemp(prefix="p2pswarm-"))
-    log.warning("this user has no home: the text is prepared in %s; train.cache keeps it", place)
+def _temporary_cache() -> "tempfile.TemporaryDirectory[str]":
+    """A folder that goes with this process."""
+    place = tempfile.TemporaryDirectory(prefix="p2pswarm-")
+    atexit.register(place.cleanup)
+    log.warning(
+        "this user has no home: the text is prepared in %s; train.cache keeps it", place.name
+    )
     return place
