@@ -228,7 +228,7 @@ def test_a_checkpoint_that_is_torn_is_named_and_the_one_before_is_used(
 ):
     _, address = seed_node
     join = ("--bootstrap", address, *HERE)
-    server = start(*join, *SAVES)
+    server = start(*join, *SAVES, "--set", "serve.leave='never'")
     trainer = start("train", run_file(stages=1, steps=9), *join, module="p2pswarm")
     assert trainer.line_with("done after 9 steps")
     assert trainer.end() == 0
