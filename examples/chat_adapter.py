@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
+from transformers.utils.logging import disable_progress_bar
 
 import p2pswarm as ps
 from p2pswarm.command_line import main
@@ -27,6 +28,7 @@ def publish(folder: str) -> None:
     made = PreTrainedTokenizerFast(tokenizer_object=words, chat_template=TEMPLATE, **special)
     made.save_pretrained(folder)
     set_seed(1)
+    disable_progress_bar()
     config = LlamaConfig(**SIZES, num_attention_heads=2, initializer_range=0.1)
     LlamaForCausalLM(config).save_pretrained(folder)
 
