@@ -15,6 +15,7 @@ from p2pswarm.progress.events import (
     Stepped,
     called,
 )
+from p2pswarm.progress.printable import nameless
 from p2pswarm.progress.servers_view import NAME_CHARS, STAGES_MAX, plain_number, shown
 from p2pswarm.progress.step_seconds import PARTS, StageTimes, chain_text, part_text
 
@@ -22,11 +23,6 @@ STALLS_KEPT = 20
 WORD_CHARS, WHY_CHARS = 20, 500
 CHAIN_MAX = 2 * STAGES_MAX + 8  # there and back, and what is before and behind
 CHAIN_CHARS = 4_000
-
-
-def nameless(_server: str) -> str:
-    """Nobody knows what a machine is called."""
-    return ""
 
 
 class StepView:

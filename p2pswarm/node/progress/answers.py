@@ -7,7 +7,7 @@ from itertools import islice
 
 from p2pswarm.base.errors import NotServing
 from p2pswarm.net.guard.bans import Ban
-from p2pswarm.node.progress.common_events import nameless, names_of
+from p2pswarm.node.progress.common_events import names_of
 from p2pswarm.plan.move_times import NO_MOVES
 from p2pswarm.progress.events import (
     Checkpointed,
@@ -22,6 +22,7 @@ from p2pswarm.progress.events import (
     Stepped,
     Waiting,
 )
+from p2pswarm.progress.printable import nameless
 from p2pswarm.progress.time_left import TimeLeft
 from p2pswarm.run.messages.balance import (
     BYTES_PER_S_MAX,

@@ -68,11 +68,6 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def nameless(_peer: bytes) -> str:
-    """Nobody knows what a machine is called."""
-    return ""
-
-
 def names_of(peers: Iterable[bytes], name: Callable[[bytes], str]) -> tuple[PeerName, ...]:
     """The names of those machines that have one."""
     return tuple(PeerName(peer, name(peer)) for peer in dict.fromkeys(peers) if name(peer))

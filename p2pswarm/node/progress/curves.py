@@ -13,8 +13,6 @@ import csv
 import importlib
 import logging
 import os
-import queue
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import Any, TextIO
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import check_target
 from p2pswarm.checkpoint.names import RUN_HEX
+from p2pswarm.node.progress.queue_thread import QueueThread
 from p2pswarm.progress.events import Event, HeldOut, Stepped
 
 HEADER = (
@@ -87,29 +86,23 @@ class _RowThread:
     def __init__(self, path: Path, write: Write, end: Callable[[], None]) -> None:
         """`end`: closes what is written to."""
         self._path, self._write, self._end = path, write, end
-        self._rows: queue.Queue[tuple[Row, str] | None] = queue.Queue(WAITING_MAX)
-        self._full = False
-        self._thread = threading.Thread(target=self._write_all, daemon=True, name="curves")
+        self._thread = QueueThread[tuple[Row, str]]("curves", self._write_all, WAITING_MAX)
         self._thread.start()
 
     def add(self, row: Row, made_at: str) -> None:
         """Take a row; never waits."""
-        try:
-            self._rows.put_nowait((row, made_at))
-        except queue.Full:
-            if not self._full:
-                self._full = True
-                log.warning("%s: the disk is too slow, rows are left out", self._path)
+        self._thread.put((row, made_at), self._say_full)
 
     def close(self) -> None:
         """Write what waits, for some seconds at most."""
-        with contextlib.suppress(queue.Full):  # then the disk stands still, and nobody waits for it
-            self._rows.put_nowait(None)
-            self._thread.join(CLOSE_S)
+        self._thread.close(CLOSE_S)
+
+    def _say_full(self) -> None:
+        log.warning("%s: the disk is too slow, rows are left out", self._path)
 
     def _write_all(self) -> None:
         works = True
-        while (waiting := self._rows.get()) is not None:
+        while (waiting := self._thread.items.get()) is not None:
             works = works and self._try(partial(self._write, *waiting))
         if works:
             self._try(self._end)

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import queue
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,6 +20,7 @@ from typing import BinaryIO
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import private_opener
+from p2pswarm.node.progress.queue_thread import QueueThread
 from p2pswarm.progress.event_lines import (
     LINE_CHARS_MAX,
     THINNED,
@@ -232,13 +232,11 @@ class EventLog:
         """`retry_s`: after a write that failed, until the next is tried."""
         self._files = files
         self._wait_s = retry_s
-        self._events: queue.Queue[EventLine | None] = queue.Queue(WAITING_MAX)
-        self._thread = threading.Thread(target=self._write_all, daemon=True, name="event log")
+        self._thread = QueueThread[EventLine]("event log", self._write_all, WAITING_MAX)
         self._thinned_at: dict[type, float] = {}
         self._failed = False
         """True from the first write that fails to the next that does not."""
         self._retry_s = 0.0
-        self._full = False
 
     def start(self) -> None:
         """Begin to write."""
@@ -252,25 +250,21 @@ class EventLog:
             if before <= told.at < before + PEERS_EVERY_S:
                 return
             self._thinned_at[kind] = told.at
-        try:
-            self._events.put_nowait(told)
-        except queue.Full:
-            if not self._full:
-                self._full = True
-                log.warning("%s: the disk is too slow, events are left out", self._files.path)
+        self._thread.put(told, self._say_full)
 
     def close(self) -> None:
         """Write what waits, for some seconds at most."""
-        with contextlib.suppress(queue.Full):  # then the disk stands still, and nobody waits for it
-            self._events.put_nowait(None)
-            self._thread.join(CLOSE_S)
+        self._thread.close(CLOSE_S)
+
+    def _say_full(self) -> None:
+        log.warning("%s: the disk is too slow, events are left out", self._files.path)
 
     def _write_all(self) -> None:
         synced_s, unsynced, open_ = time.monotonic(), False, True
         while open_:
             wait_s = max(0.0, synced_s + SYNC_EVERY_S - time.monotonic()) if unsynced else None
             with contextlib.suppress(queue.Empty):
-                told = self._events.get(timeout=wait_s)
+                told = self._thread.items.get(timeout=wait_s)
                 open_ = told is not None
                 if told is not None:
                     self._files.learn(told)

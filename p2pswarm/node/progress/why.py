@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from p2pswarm.base.errors import NotServing
 from p2pswarm.base.estimates import Window
 from p2pswarm.base.ids import PeerId
-from p2pswarm.node.progress.common_events import nameless, names_of
+from p2pswarm.node.progress.common_events import names_of
 from p2pswarm.progress.events import Event, Phases, Report, Stalled, StallEnded
+from p2pswarm.progress.printable import nameless
 from p2pswarm.progress.step_seconds import ChainPart, StageTimes
 from p2pswarm.run.messages.field_limits import SECONDS_MAX
 from p2pswarm.run.messages.waits import (

@@ -229,6 +229,8 @@ const STATES = {
   failed: ["✕", "bad", "failed"],
 };
 
+const stateOf = (run) => STATES[run.state] || ["●", "", run.state];
+
 function troubles(run) {
   const found = [];
   if (run.state === "failed") found.push(run.ended);
@@ -259,7 +261,7 @@ function doneText(eta) {
 }
 
 function top(run) {
-  const [sign, tone, word] = STATES[run.state] || ["●", "", run.state];
+  const [sign, tone, word] = stateOf(run);
   const found = troubles(run);
   const lone = run.stages.filter((stage) => stage.ready === 1).map((stage) => stage.stage);
   const verdict = found.length ? "! " + found.join("; ") : run.state === "training" ? "✓ fine" : run.ended;
@@ -637,10 +639,10 @@ function render() {
     if (link.dataset.part === part) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   const partial = (page.shown.partial = isPartial(page.shown));
-  const sign = partial ? "●" : (STATES[run.state] || ["●"])[0];
+  const sign = partial ? "●" : stateOf(run)[0];
   document.title = `${sign} ${plain(run.name || "p2pswarm", 64)} ${run.step ? number(run.step) : ""}`;
   draw($("top"), partial ? ownTop(own, run) : top(run));
-  say(partial ? ownWord(own) : STATES[run.state] ? STATES[run.state][2] : run.state);
+  say(partial ? ownWord(own) : stateOf(run)[2]);
   for (const id of ["curves", "night", "once", "once-name"]) $(id).hidden = partial;
   if (part === "run") {
     if (!partial) drawCurves(run);

@@ -224,6 +224,11 @@ async def test_a_crowd_in_the_queue_does_not_hold_the_event_loop():
         each.close()
 
 
+def reset(stream: SocketConnection):
+    stream._socket().setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    stream.close()
+
+
 class User:
     """A wire's user that keeps what it is told."""
 
@@ -309,8 +314,7 @@ async def test_a_wire_that_closes_after_a_reset_is_over():
     async with connected() as (ours, theirs):
         user = User()
         await ours.become_control(user)
-        theirs._socket().setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        theirs.close()
+        reset(theirs)
 
         user.wire.close()
 
@@ -335,8 +339,7 @@ async def test_a_reset_wire_is_lost_with_the_systems_reason():
     async with connected() as (ours, theirs):
         user = User()
         await ours.become_control(user)
-        theirs._socket().setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        theirs.close()
+        reset(theirs)
 
         await user.until(lambda: user.error)
         assert "reset" in str(user.error)
